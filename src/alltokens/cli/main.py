@@ -1,0 +1,62 @@
+"""The `alltokens` command: finds the file of the command named, and turns a user's mistake into one sentence."""
+
+import os
+import sys
+from importlib import import_module
+
+from alltokens import __version__
+from alltokens.errors import UserError, did_you_mean
+
+COMMANDS = {
+    "describe": "what a model is: its stages, their shapes, its parameters and FLOPs, and its config",
+    "models": "every model by name, with its cost and the accuracy its paper prints",
+}
+
+INTERRUPTED = 130
+USER_ERROR = 2
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one command line and return its exit status."""
+    try:
+        run(sys.argv[1:] if arguments is None else arguments)
+        sys.stdout.flush()
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return USER_ERROR
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read the output (`| head`) has had enough; Python would complain again when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0
+
+
+def run(arguments: list[str]) -> None:
+    """Answer --help and --version, or hand the rest of the line to a command."""
+    first, *rest = arguments or ["--help"]
+    if first in ("-h", "--help"):
+        print(overview())
+    elif first == "--version":
+        print(f"alltokens {__version__}")
+    elif first in COMMANDS:
+        import_module(f"alltokens.cli.{first}").run(rest)
+    else:
+        raise UserError(f"unknown command '{first}'{did_you_mean(first, COMMANDS)}")
+
+
+def overview() -> str:
+    """Usage and the commands that exist."""
+    width = max(map(len, COMMANDS))
+    lines = [f"  {name:<{width}}  {sentence}" for name, sentence in COMMANDS.items()]
+    return "\n".join(
+        [
+            "usage: alltokens COMMAND [OPTIONS]",
+            "",
+            "Vision transformers in which every token is supervised.",
+            "",
+            *lines,
+            "",
+            "alltokens COMMAND --help says more; alltokens --version prints the version.",
+        ]
+    )

@@ -1,0 +1,81 @@
+"""Every file is written here: whole or not at all, with a checksum beside it where that is asked for."""
+
+import errno
+import hashlib
+import os
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+from typing import BinaryIO
+
+from alltokens.errors import UserError
+
+
+def write_atomically(path: str | Path, write: Callable[[BinaryIO], object], checksum: bool = False) -> None:
+    """Let `write` fill a temporary neighbour of `path`, then rename it over: a reader sees the old file or the new."""
+    path = Path(path)
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+    try:
+        with create(temporary, path) as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        # A crash in what follows then leaves a file without a checksum, never one beside another file's checksum.
+        checksum_path(path).unlink(missing_ok=True)
+        os.replace(temporary, path)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise UserError(f"cannot write '{path}': the disk is full; free some space and run again") from error
+        raise
+    finally:
+        temporary.unlink(missing_ok=True)
+    sync_folder(path.parent)
+    if checksum:
+        # The layout of sha256sum, so that `sha256sum --check` reads it too.
+        line = f"{sha256(path)}  {path.name}\n"
+        write_atomically(checksum_path(path), lambda file: file.write(line.encode()))
+
+
+def verify(path: str | Path) -> None:
+    """Raise unless the file is the one its checksum was taken of."""
+    path = Path(path)
+    beside = checksum_path(path)
+    for needed in (path, beside):
+        if not needed.is_file():
+            raise UserError(f"'{needed}' does not exist; '{path.name}' and '{beside.name}' belong together")
+    expected, found = beside.read_text().split(" ", 1)[0].strip(), sha256(path)
+    if found != expected:
+        raise UserError(
+            f"'{path}' is damaged: its SHA-256 is {found[:12]}... but '{beside.name}' says {expected[:12]}...; "
+            "write or download it again"
+        )
+
+
+def checksum_path(path: Path) -> Path:
+    """`model.safetensors` has its checksum in `model.safetensors.sha256`."""
+    return path.with_name(path.name + ".sha256")
+
+
+def sha256(path: Path) -> str:
+    """Hexadecimal digest of a file of any size."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def create(temporary: Path, path: Path) -> BinaryIO:
+    """Open a file that must not exist yet; the folder is the user's to provide."""
+    try:
+        return temporary.open("xb")
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise UserError(f"cannot write '{path}': '{path.parent}' is not a folder; create it first") from error
+    except PermissionError as error:
+        raise UserError(f"cannot write '{path}': no permission to write in '{path.parent}'") from error
+
+
+def sync_folder(folder: Path) -> None:
+    """Make a rename in the folder survive a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
