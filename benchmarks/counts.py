@@ -1,22 +1,15 @@
 """Compares every count of parameters and FLOPs that the papers print with ours: `python benchmarks/counts.py`."""
 
-import json
-import platform
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from decimal import Decimal
-from pathlib import Path
 
-import timm
-import torch
+from timing import environment, write_results
 
 from alltokens.models.counts import count
 from alltokens.models.published import PaperRow, agrees, all_rows
 from alltokens.models.zoo import find
-
-RESULT = Path(__file__).parent / "results" / "counts.json"
 
 
 @dataclass(frozen=True)
@@ -69,24 +62,19 @@ def main() -> int:
 
 def write(compared: list[Comparison]) -> None:
     """The comparison as JSON, with what it was made with."""
-    result = {
-        "date": datetime.now(UTC).date().isoformat(),
-        "versions": {"python": platform.python_version(), "torch": torch.__version__, "timm": timm.__version__},
-        "units": {"parameters": "1e6", "flops": "1e9 multiply-adds"},
-        "rows": [
-            {
-                "model": one.row.name,
-                "where": one.row.where,
-                "count": one.kind,
-                "printed": float(one.printed),
-                "ours": float(round(one.computed, 6)),
-                "verdict": one.verdict,
-            }
-            for one in compared
-        ],
-    }
-    RESULT.parent.mkdir(exist_ok=True)
-    RESULT.write_text(json.dumps(result, indent=1) + "\n")
+    rows = [
+        {
+            "model": one.row.name,
+            "where": one.row.where,
+            "count": one.kind,
+            "printed": float(one.printed),
+            "ours": float(round(one.computed, 6)),
+            "verdict": one.verdict,
+        }
+        for one in compared
+    ]
+    units = {"parameters": "1e6", "flops": "1e9 multiply-adds"}
+    write_results("counts", {**environment(), "units": units, "rows": rows})
 
 
 if __name__ == "__main__":

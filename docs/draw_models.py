@@ -37,7 +37,7 @@ def y_of(top1: float) -> float:
 def drawn_rows() -> list[PaperRow]:
     """Headline rows of the three families, those with a teacher and those of other papers' baselines left out."""
     rows = [row for name in list_models() if (row := headline(name)) is not None]
-    baselines = ("deit", "vit_b_384", "vit_l_384")
+    baselines = ("deit", "t2t_vit", "vit_b_384", "vit_l_384")
     return [row for row in rows if row.where in TABLES and not row.distilled and not row.name.startswith(baselines)]
 
 

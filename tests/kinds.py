@@ -20,10 +20,12 @@ from alltokens.models.config import (
     Plain,
     ScalarGain,
     Scaled,
+    T2TStem,
     TFixup,
     ViTConfig,
 )
 from alltokens.models.norms import TokenNorm
+from alltokens.models.t2t import Performer, TokenModule
 from alltokens.models.vit import VisionTransformer
 
 TINY = ViTConfig(width=24, depth=2, heads=2, image_size=(32, 48), classes=5)
@@ -56,6 +58,8 @@ KINDS = {
     "hmlp stem with layer norm": replace(TINY, stem=HMLPStem(norm="layer")),
     "levit stem": replace(TINY, stem=LeViTStem()),
     "local stem": replace(TINY, stem=LocalStem(subpatch=8, width=16, depth=1, heads=2)),
+    "t2t stem": replace(TINY, stem=T2TStem(width=8, features=6)),
+    "t2t stem with a transformer": replace(TINY, stem=T2TStem(attention="transformer", width=8)),
     "sinusoidal": replace(TINY, positions="sinusoidal"),
     "relative": replace(TINY, positions="relative"),
     "relative without class position": replace(
@@ -87,6 +91,12 @@ def lively(config: ViTConfig, seed: int = 0) -> VisionTransformer:
         if isinstance(module, nn.BatchNorm2d):
             module.running_mean.normal_(0.0, 0.1, generator=generator)
             module.running_var.uniform_(0.5, 1.5, generator=generator)
+        if isinstance(module, Performer):
+            module.directions.normal_(generator=generator)
+    for module in model.modules():
+        if isinstance(module, TokenModule):
+            # Features of long queries and keys are below the performer's eps, and its answer 0.
+            module.input.weight.mul_(0.2)
     return model
 
 

@@ -54,7 +54,8 @@ def test_the_library_example_runs_and_prints_what_its_comments_say(capsys):
     assert capsys.readouterr().out.splitlines() == said
 
 
-def test_every_command_is_in_the_table_and_runs(capsys):
+def test_every_command_is_in_the_table_and_runs(capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
     lines = re.findall(r"\| `alltokens ([^`]+)` \|", section("What there is"))
     assert {line.split()[0] for line in lines} == set(COMMANDS)
     for line in lines:

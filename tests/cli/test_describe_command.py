@@ -88,6 +88,10 @@ def test_help_of_a_model_lists_fields_with_their_docstrings_and_its_values(capsy
             "got kernels=(3, 3), strides=(2, 1, 1, 8)",
         ),
         ("lvvit_s --image-size 225 224", "image_size must be a multiple of the patch; got 225 x 224 with patch 16"),
+        (
+            "cait_s24 --class-token-at 0",
+            "class attention needs a class token that joins after the trunk; got class_token_at=0, depth=24",
+        ),
     ],
 )
 def test_a_mistake_in_the_config_is_one_sentence(capsys, line, sentence):

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import warnings
 from types import SimpleNamespace
 
 import pytest
@@ -45,6 +46,16 @@ def test_control_c_ends_with_130(monkeypatch):
 
     monkeypatch.setattr(command, "import_module", lambda name: SimpleNamespace(run=interrupt))
     assert main(["models"]) == 130
+
+
+@pytest.mark.filterwarnings("default")
+def test_a_warning_is_one_line(monkeypatch, capsys):
+    def warn(arguments):
+        warnings.warn("heads are left out", stacklevel=1)
+
+    monkeypatch.setattr(command, "import_module", lambda name: SimpleNamespace(run=warn))
+    assert main(["models"]) == 0
+    assert capsys.readouterr().err == "warning: heads are left out\n"
 
 
 def test_our_own_bugs_keep_their_traceback(monkeypatch):

@@ -33,6 +33,7 @@ MODELS = {
     "cait_xxs24": find("cait_xxs24"),
     "vit_s_18x2 with LayerScale": replace(find("vit_s_18x2"), residual=LayerScale(initial=1.0)),
     "vit_b_hmlp_bn": find("vit_b_hmlp_bn"),
+    "t2t_vit_14": find("t2t_vit_14"),
     "cait_t2_insert_8": find("cait_t2_insert_8"),
     "vit_ti with relative positions": replace(find("vit_ti"), positions="relative"),
 }

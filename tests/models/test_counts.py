@@ -2,7 +2,7 @@
 
 import pytest
 
-from alltokens.models.config import ConvStem, HMLPStem, LeViTStem, LinearStem, LocalStem, ViTConfig
+from alltokens.models.config import ConvStem, HMLPStem, LeViTStem, LinearStem, LocalStem, T2TStem, ViTConfig
 from alltokens.models.counts import Counts, count, measure
 from alltokens.models.zoo import MODELS, find
 
@@ -23,12 +23,24 @@ def stem_flops(config: ViTConfig) -> int:
             patches, inner, n = config.grid[0] * config.grid[1], stem.width, (stem.patch // stem.subpatch) ** 2
             block = 12 * n * inner**2 + 2 * n**2 * inner
             return patches * (n * config.channels * stem.subpatch**2 * inner + stem.depth * block + n * inner * d)
+        case T2TStem():
+            return t2t_flops(config, stem)
     total, (h, w), before = 0, config.image_size, config.channels
     for kernel, stride, after in layers:
         h, w = h // stride, w // stride
         total += h * w * kernel**2 * before * after
         before = after
     return total
+
+
+def t2t_flops(config: ViTConfig, stem: T2TStem) -> int:
+    total, inner, channels, pixels = 0, stem.width, config.channels, config.image_size[0] * config.image_size[1]
+    for n, kernel in ((pixels // 4**2, 7), (pixels // 8**2, 3)):
+        # A performer makes features of queries and keys, multiplies them with values, and once with their sum.
+        attention = n * 32 * (4 * inner + 1) if stem.attention == "performer" else 2 * n**2 * inner
+        total += 3 * n * kernel**2 * channels * inner + attention + 3 * n * inner**2
+        channels = inner
+    return total + pixels // 16**2 * 9 * inner * config.width
 
 
 def block_flops(config: ViTConfig, m: int) -> int:
@@ -62,7 +74,7 @@ def test_flops_are_those_counted_by_hand(name: str) -> None:
 EACH_KIND = """
     vit_ti deit_ti_distilled lvvit_t_288 cait_xxs24 vit_ti_12x2 vit_b_local vit_b_hmlp_ln tlv1_t9_group_norm_3
     cait_t1_fixup_18 cait_t2_insert_4 cait_t2_insert_11 cait_t2_average_pool cait_t2_10_plus_2 cait_a_frozen_12
-    cait_b_distillation_token_xxs24
+    cait_b_distillation_token_xxs24 t2t_vit_14 t2t_vit_t_14
 """
 
 

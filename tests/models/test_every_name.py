@@ -9,8 +9,9 @@ import torch
 from alltokens.models import timm_contract
 from alltokens.models.config import ViTConfig
 from alltokens.models.counts import count
+from alltokens.models.factory import open_model
 from alltokens.models.vit import VisionTransformer
-from alltokens.models.weights import load_model, save_model
+from alltokens.models.weights import save_model
 from alltokens.models.zoo import MODELS, crop_ratio
 
 TIMM_NAMES = {ours: theirs for theirs, ours in timm_contract.NAMES.items()}
@@ -35,7 +36,7 @@ def saved_and_loaded(config: ViTConfig, path) -> None:
     model.load_state_dict(state, assign=True)
     try:
         save_model(model, path)
-        loaded = load_model(path)
+        loaded = open_model(path)
     finally:
         path.unlink(missing_ok=True)
     assert loaded.config == config

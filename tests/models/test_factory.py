@@ -1,13 +1,12 @@
 """Models by name."""
 
-import re
 from dataclasses import replace
 
 import pytest
 import torch
 
 from alltokens.errors import UserError
-from alltokens.models.factory import create_model
+from alltokens.models.factory import create_model, open_model
 from alltokens.models.resize import set_image_size
 from alltokens.models.weights import save_model
 from alltokens.models.zoo import MODELS, find
@@ -63,8 +62,14 @@ def test_weights_of_another_size_are_resampled(tmp_path):
     torch.testing.assert_close(loaded.positions.table, saved.positions.table, rtol=0, atol=0)
 
 
-def test_weights_of_another_model_are_refused(tmp_path):
+def test_a_word_that_is_neither_model_nor_file_suggests_models():
+    with pytest.raises(UserError, match=r"^'lvit_s' is neither a model nor a file; did you mean .*lvvit_s"):
+        open_model("lvit_s")
+
+
+def test_a_model_is_opened_by_name_or_path(tmp_path):
     path = tmp_path / "model.safetensors"
+    assert open_model("vit_small_for_tests").config == find("vit_small_for_tests")
     save_model(create_model("vit_small_for_tests", classes=3, image_size=32), path)
-    with pytest.raises(UserError, match=re.escape(f"'{path}' does not hold a vit_s with 1000 classes")):
-        create_model("vit_s", weights=path)
+    assert open_model(path).config == replace(find("vit_small_for_tests"), classes=3, image_size=(32, 32))
+    assert open_model(path, "vit_small_for_tests").config == replace(find("vit_small_for_tests"), classes=3)

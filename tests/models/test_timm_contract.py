@@ -13,6 +13,7 @@ from timm.optim._param_groups import param_groups_layer_decay, param_groups_weig
 from timm.utils import CheckpointSaver
 from torch import nn
 
+from alltokens.models.config import T2TStem
 from alltokens.models.timm_contract import NAMES, TimmVisionTransformer, pretrained_cfg
 from alltokens.models.zoo import find
 
@@ -217,7 +218,10 @@ def test_timms_transforms_find_our_input():
 def test_first_layer_and_classifier_are_where_the_config_says(kind):
     model = wrapped(kind)
     config = pretrained_cfg("vit_ti", KINDS[kind])
-    assert isinstance(model.get_submodule(config["first_conv"]), nn.Conv2d)
+    if isinstance(KINDS[kind].stem, T2TStem):
+        assert config["first_conv"] is None
+    else:
+        assert isinstance(model.get_submodule(config["first_conv"]), nn.Conv2d)
     names = config["classifier"] if isinstance(config["classifier"], tuple) else (config["classifier"],)
     assert model.get_submodule(names[0]) is model.get_classifier()
     heads = {name.rsplit(".", 1)[0] for name, _ in model.named_parameters() if "head." in name}

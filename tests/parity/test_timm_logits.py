@@ -14,9 +14,8 @@ from .twins import largest_difference, our_twin, timm_twin
 
 TOLERANCES = [pytest.param(torch.float64, 1e-9, id="float64"), pytest.param(torch.float32, 1e-4, id="float32")]
 
-# timm has these with LayerScale, or without a position for the class token.
+# timm has these with LayerScale, or without a class token.
 PARALLEL = replace(find("vit_s_18x2"), residual=LayerScale(initial=1e-5))
-DEIT3 = replace(find("vit_s_ls"), class_position=False)
 AVERAGE = replace(find("vit_ti"), class_token_at=None, class_position=False)
 
 FAST = {
@@ -26,7 +25,7 @@ FAST = {
     "vit_small_patch16_224": find("vit_s"),
     "deit_small_patch16_224": find("deit_s"),
     "deit_small_distilled_patch16_224": find("deit_s_distilled"),
-    "deit3_small_patch16_224": DEIT3,
+    "deit3_small_patch16_224": find("deit3_s"),
     "cait_xxs24_224": find("cait_xxs24"),
     "cait_s24_224": find("cait_s24"),
 }

@@ -2,13 +2,16 @@
 
 import os
 import sys
+import warnings
 from importlib import import_module
+from typing import Any, cast
 
 from alltokens import __version__
 from alltokens.errors import UserError, did_you_mean
 
 COMMANDS = {
     "describe": "what a model is: its stages, their shapes, its parameters and FLOPs, and its config",
+    "export": "a model for onnxruntime, torch.export, timm or the Hugging Face Hub, checked against eager",
     "models": "every model by name, with its cost and the accuracy its paper prints",
 }
 
@@ -19,7 +22,9 @@ USER_ERROR = 2
 def main(arguments: list[str] | None = None) -> int:
     """Run one command line and return its exit status."""
     try:
-        run(sys.argv[1:] if arguments is None else arguments)
+        with warnings.catch_warnings():
+            warnings.showwarning = cast(Any, print_warning)
+            run(sys.argv[1:] if arguments is None else arguments)
         sys.stdout.flush()
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -30,6 +35,11 @@ def main(arguments: list[str] | None = None) -> int:
         # Whoever read the output (`| head`) has had enough; Python would complain again when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
+
+
+def print_warning(message: Warning | str, *_where: object) -> None:
+    """A warning as one line; where in the code it comes from helps nobody at a terminal."""
+    print(f"warning: {message}", file=sys.stderr)
 
 
 def run(arguments: list[str]) -> None:

@@ -129,7 +129,34 @@ class LocalStem:
         )
 
 
-Stem = LinearStem | ConvStem | HMLPStem | LeViTStem | LocalStem
+@dataclass(frozen=True, kw_only=True)
+class T2TStem:
+    """Overlapping windows become tokens, three times, with attention among all tokens in between (T2T-ViT)."""
+
+    attention: Literal["performer", "transformer"] = "performer"
+    """Linear in the tokens, or softmax attention (the `t` models)."""
+    width: int = 64
+    """Channels of the tokens in between."""
+    features: int | None = None
+    """Random features of the performer; None is 32."""
+
+    def __post_init__(self) -> None:
+        require_positive(self, "width", of="stem.")
+        if self.features is not None:
+            require_positive(self, "features", of="stem.")
+            require(
+                self.attention == "performer",
+                f"stem.features has no effect with stem.attention={self.attention}; got stem.features={self.features}, "
+                "set it to None",
+            )
+
+    @property
+    def patch(self) -> int:
+        """Pixels between neighbouring tokens."""
+        return 16
+
+
+Stem = LinearStem | ConvStem | HMLPStem | LeViTStem | LocalStem | T2TStem
 
 
 @dataclass(frozen=True, kw_only=True)

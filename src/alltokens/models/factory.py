@@ -1,13 +1,15 @@
-"""Models by name."""
+"""Models by name, with fresh weights or those of a file, and models from files alone."""
 
 from dataclasses import replace
 from pathlib import Path
 
-from alltokens.errors import UserError
-from alltokens.models.resize import set_image_size
-from alltokens.models.vit import VisionTransformer
-from alltokens.models.weights import load_model
-from alltokens.models.zoo import find
+from alltokens.errors import UserError, did_you_mean
+from alltokens.models.loading import as_stored, build, fitting, load, stored_classes
+from alltokens.models.timm_model import timm_config
+from alltokens.models.weights import Model, ModelConfig, read_weights
+from alltokens.models.zoo import MODELS, find
+
+TIMM = "timm/"
 
 
 def create_model(
@@ -15,19 +17,46 @@ def create_model(
     classes: int | None = None,
     image_size: int | tuple[int, int] | None = None,
     weights: str | Path | None = None,
-) -> VisionTransformer:
-    """The named model; classes and image size default to the name's own, weights to a fresh draw."""
-    config = find(name)
-    size = (image_size, image_size) if isinstance(image_size, int) else image_size
-    config = replace(
-        config,
-        classes=config.classes if classes is None else classes,
-        image_size=config.image_size if size is None else size,
-    )
+) -> Model:
+    """The named model, or timm's as `timm/NAME`; the image size defaults to the name's own.
+
+    `weights` is a file in any layout we read; without one the weights are drawn, and with one the classes default to
+    the file's own.
+    """
+    config = find_config(name)
+    if isinstance(image_size, int):
+        image_size = image_size, image_size
+    config = replace(config, image_size=image_size or config.image_size)
     if weights is None:
-        return VisionTransformer(config)
-    model = load_model(weights)
-    if replace(model.config, image_size=config.image_size) != config:
-        raise UserError(f"'{weights}' does not hold a {name} with {config.classes} classes")
-    set_image_size(model, *config.image_size)
-    return model
+        return build(replace(config, classes=config.classes if classes is None else classes))
+    file = read_weights(weights)
+    return load(file, replace(config, classes=stored_classes(file, config) if classes is None else classes), name)
+
+
+def open_model(source: str | Path, name: str | None = None) -> Model:
+    """A model by name, or from a weight file; `name` says which model a file is of that does not say so itself."""
+    if is_name(str(source)):
+        return create_model(str(source))
+    if name is not None:
+        return create_model(name, weights=source)
+    file = read_weights(source)
+    if file.config is not None:
+        return load(file, file.config, "its own config")
+    fits = fitting(file)
+    if not fits:
+        raise UserError(f"'{source}' does not say which model it is, and fits none known by name; name the model")
+    return load(file, as_stored(file, find(fits[0])), fits[0])
+
+
+def find_config(name: str) -> ModelConfig:
+    """The config of one of our names, or of timm's after `timm/`."""
+    return timm_config(name.removeprefix(TIMM)) if name.startswith(TIMM) else find(name)
+
+
+def is_name(source: str) -> bool:
+    """Whether it is a model's name rather than a path; a word that is neither is refused with the closest names."""
+    if source in MODELS or source.startswith(TIMM):
+        return True
+    if Path(source).exists() or Path(source).suffix or "/" in source:
+        return False
+    raise UserError(f"'{source}' is neither a model nor a file{did_you_mean(source, MODELS)}")

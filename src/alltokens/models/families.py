@@ -10,6 +10,7 @@ from alltokens.models.config import (
     Plain,
     Residual,
     Scaled,
+    T2TStem,
     ViTConfig,
 )
 
@@ -25,6 +26,12 @@ def at_size(config: ViTConfig, pixels: int) -> ViTConfig:
 def deit(width: int, depth: int, heads: int, *, distilled: bool = False) -> ViTConfig:
     """ViT with DeiT's drop path, which rises over the depth."""
     return ViTConfig(width=width, depth=depth, heads=heads, distillation_token=distilled, drop_path=0.1)
+
+
+def deit3(width: int, depth: int, heads: int) -> ViTConfig:
+    """DeiT III as released: LayerScale, and no position for the class token."""
+    residual = LayerScale(initial=layer_scale_gain(depth))
+    return ViTConfig(width=width, depth=depth, heads=heads, class_position=False, residual=residual)
 
 
 def layer_scale_gain(blocks: int) -> float:
@@ -87,4 +94,19 @@ def cait(width: int, depth: int, *, gain: float, drop_path: float) -> ViTConfig:
         residual=LayerScale(initial=gain),
         drop_path=drop_path,
         drop_path_rule="constant",
+    )
+
+
+def t2t(width: int, depth: int, heads: int, *, transformer: bool = False) -> ViTConfig:
+    """T2T-ViT: tokens-to-token stem, sinusoidal positions, narrower MLP; `transformer` makes the `t` models."""
+    return ViTConfig(
+        width=width,
+        depth=depth,
+        heads=heads,
+        mlp_ratio=3.0,
+        stem=T2TStem(attention="transformer" if transformer else "performer"),
+        positions="sinusoidal",
+        norm=LayerNorm(eps=1e-5),
+        qkv_bias=False,
+        drop_path=0.1,
     )

@@ -4,6 +4,7 @@
 | --- | --- |
 | linear layers, talking-heads mixing, class tokens, learned and relative positions | truncated normal 0.02 |
 | biases and shifts | 0 |
+| directions of a performer | orthogonal, times the square root of their number |
 | convolutions and the norms of a stem | PyTorch's own |
 | norms of tokens | scale 1, shift 0 |
 | gains | as the residual rule says |
@@ -14,7 +15,7 @@ from itertools import chain
 
 import torch
 from torch import Tensor, nn
-from torch.nn.init import kaiming_normal_, trunc_normal_, xavier_normal_, zeros_
+from torch.nn.init import kaiming_normal_, orthogonal_, trunc_normal_, xavier_normal_, zeros_
 
 from alltokens.models.attention import DotProduct, TalkingHeads
 from alltokens.models.block import Branches, Gain, Gelu
@@ -22,6 +23,7 @@ from alltokens.models.config import Fixup, LayerScale, ScalarGain, TFixup, ViTCo
 from alltokens.models.norms import TokenNorm
 from alltokens.models.positions import Positions
 from alltokens.models.stems import LocalTransformer
+from alltokens.models.t2t import Performer
 
 
 @torch.no_grad()
@@ -57,6 +59,10 @@ def initialize_own(module: nn.Module) -> None:
             small = [module.table]
         case LocalTransformer():
             small = [module.positions]
+        case Performer(directions=directions):
+            # torch decomposes no 16-bit matrices.
+            drawn = orthogonal_(torch.empty_like(directions, dtype=torch.float32))
+            directions.copy_(drawn * len(directions) ** 0.5)
         case Branches():
             zero = [module.output_bias, module.shifts]
         case Gelu():

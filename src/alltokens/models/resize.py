@@ -9,6 +9,7 @@ from torch.nn import functional as F
 
 from alltokens.errors import UserError
 from alltokens.models.attention import DotProduct
+from alltokens.models.config import T2TStem
 from alltokens.models.initialize import initialize_own
 from alltokens.models.vit import VisionTransformer
 from alltokens.shapes import Float
@@ -46,17 +47,21 @@ def resample(
     return resized[0].flatten(1).T.to(table.dtype)
 
 
-@torch.no_grad()
 def set_classes(model: VisionTransformer, classes: int) -> None:
     """Replace every head by a fresh one for this many classes."""
-    config = replace(model.config, classes=classes)
+    model.config = replace(model.config, classes=classes)
+    built = {"head": True, "token_head": model.config.token_head, "distillation_head": model.config.distillation_token}
+    renew_heads(model, [head for head, has in built.items() if has])
+
+
+@torch.no_grad()
+def renew_heads(model: VisionTransformer, heads: list[str]) -> None:
+    """Fresh heads in place of these."""
     like = next(model.parameters())
-    has_head = {"head": True, "token_head": config.token_head, "distillation_head": config.distillation_token}
-    for name in (name for name, has in has_head.items() if has):
-        head = nn.Linear(config.width, classes, device=like.device, dtype=like.dtype)
+    for name in heads:
+        head = nn.Linear(model.config.width, model.config.classes, device=like.device, dtype=like.dtype)
         initialize_own(head)
         setattr(model, name, head)
-    model.config = config
 
 
 @torch.no_grad()
@@ -65,6 +70,11 @@ def set_channels(model: VisionTransformer, channels: int) -> None:
     before, config = model.config.channels, replace(model.config, channels=channels)
     if before != 3:
         raise UserError(f"only a model with 3 channels can be given {channels}; this one has {before}")
+    if isinstance(config.stem, T2TStem):
+        raise UserError(
+            "the channels of a T2T stem cannot be changed, because it normalises windows over all of them before its "
+            f"first layer; build the model with channels={channels}"
+        )
     first = next(module for module in model.stem.modules() if isinstance(module, nn.Conv2d))
     first.weight = nn.Parameter(adapt_input_conv(channels, first.weight), first.weight.requires_grad)
     first.in_channels = channels

@@ -16,9 +16,11 @@ from alltokens.models.config import (
     LinearStem,
     LocalStem,
     StemNorm,
+    T2TStem,
     ViTConfig,
 )
 from alltokens.models.norms import TokenNorm
+from alltokens.models.t2t import TokensToToken
 from alltokens.shapes import Float
 
 
@@ -26,6 +28,8 @@ def build_stem(config: ViTConfig) -> nn.Module:
     """The module that maps images [b, c, H, W] to a grid [b, h, w, d]."""
     if isinstance(config.stem, LocalStem):
         return LocalTransformer(config, config.stem)
+    if isinstance(config.stem, T2TStem):
+        return TokensToToken(config, config.stem)
     return Convolutions(*convolutions(config))
 
 
@@ -54,8 +58,8 @@ def convolutions(config: ViTConfig) -> list[nn.Module]:
         case LeViTStem():
             sizes = [channels, width // 8, width // 4, width // 2, width]
             chain = chained(sizes, (3,) * 4, (2,) * 4, stem.norm, stem.activation)
-        case LocalStem():
-            raise AssertionError("a local stem is no chain of convolutions")
+        case LocalStem() | T2TStem():
+            raise AssertionError(f"{stem} is no chain of convolutions")
     return chain[: len(chain) - len(activation(stem.activation))]
 
 

@@ -7,10 +7,11 @@ from typing import Any
 from timm.models import build_model_with_cfg, generate_default_cfgs, is_model, register_model
 from torch import Tensor, nn
 
-from alltokens.models.config import LocalStem, ViTConfig
+from alltokens.models.config import LocalStem, T2TStem, ViTConfig
 from alltokens.models.resize import set_classes, set_image_size
 from alltokens.models.vit import VisionTransformer
 from alltokens.models.zoo import INTERPOLATION, MEAN, MODELS, STANDARD_DEVIATION, crop_ratio
+from alltokens.plain import from_plain
 from alltokens.shapes import Float
 
 
@@ -114,6 +115,16 @@ class TimmVisionTransformer(nn.Module):
         return layer
 
 
+def first_convolution(config: ViTConfig) -> str | None:
+    """The layer whose weights timm sums or repeats for other channels; a T2T stem has none."""
+    match config.stem:
+        case LocalStem():
+            return "model.stem.subpatches"
+        case T2TStem():
+            return None
+    return "model.stem.0"
+
+
 def pretrained_cfg(name: str, config: ViTConfig) -> dict[str, Any]:
     """What timm wants to know of a model's input, first layer and classifier."""
     heads = ["model.head"] + ["model.distillation_head"] * config.distillation_token
@@ -126,7 +137,7 @@ def pretrained_cfg(name: str, config: ViTConfig) -> dict[str, Any]:
         "interpolation": INTERPOLATION,
         "mean": MEAN,
         "std": STANDARD_DEVIATION,
-        "first_conv": "model.stem.subpatches" if isinstance(config.stem, LocalStem) else "model.stem.0",
+        "first_conv": first_convolution(config),
         "classifier": heads[0] if len(heads) == 1 else tuple(heads),
         "license": "apache-2.0",
     }
@@ -152,7 +163,16 @@ def entry_point(name: str, config: ViTConfig) -> Callable[..., nn.Module]:
     return build
 
 
+def alltokens_vit(config: dict[str, Any], pretrained: bool = False, **timm_arguments: Any) -> nn.Module:
+    """Any architecture from its config in plain values: what an exported folder names in its config.json."""
+    ours = from_plain(ViTConfig, config)
+    sizes = {"num_classes": ours.classes, "in_chans": ours.channels, "img_size": ours.image_size}
+    return entry_point(ANY_VIT, ours)(pretrained, **(sizes | timm_arguments))
+
+
+ANY_VIT = alltokens_vit.__name__
 NAMES = {timm_name(name): name for name in MODELS}
 default_cfgs = generate_default_cfgs({ours: pretrained_cfg(name, MODELS[name]) for ours, name in NAMES.items()})
 for ours, name in NAMES.items():
     register_model(entry_point(ours, MODELS[name]))
+register_model(alltokens_vit)

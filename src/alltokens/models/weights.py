@@ -1,7 +1,13 @@
-"""Our own weight files: safetensors with the model's config inside."""
+"""Weight files: ours are safetensors with the config inside; of others nothing is run that may lie in them."""
 
 import json
+import re
+import tarfile
+from argparse import Namespace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -11,46 +17,116 @@ from torch import Tensor
 from alltokens.errors import UserError
 from alltokens.files import write_atomically
 from alltokens.models.config import ViTConfig
+from alltokens.models.timm_model import TimmClassifier, TimmConfig
 from alltokens.models.vit import VisionTransformer
 from alltokens.plain import from_plain, to_plain
 
+Model = VisionTransformer | TimmClassifier
+ModelConfig = ViTConfig | TimmConfig
+
 CONFIG_KEY = "alltokens_config"
+# Of two sets of weights the averaged ones are better, and are what timm takes.
+WRAPPERS = "state_dict_ema", "model_ema", "ema", "state_dict", "model_state_dict", "model"
+PREFIXES = "module.", "_orig_mod.", "model."
 
 
-def save_model(model: VisionTransformer, path: str | Path) -> None:
+@dataclass(frozen=True)
+class Inside:
+    """What our files say of themselves, so that a config also says its kind."""
+
+    model: ModelConfig
+
+
+@dataclass(frozen=True)
+class WeightFile:
+    """Tensors by name, and the config where the file is ours."""
+
+    path: Path
+    state: dict[str, Tensor]
+    config: ModelConfig | None
+
+
+def save_model(model: Model, path: str | Path) -> None:
     """Write the model's weights and config as one file."""
     state = {key: tensor.contiguous() for key, tensor in model.state_dict().items()}
-    metadata = {"format": "pt", CONFIG_KEY: json.dumps(to_plain(model.config))}
+    metadata = {"format": "pt", CONFIG_KEY: json.dumps(to_plain(Inside(model.config)))}
     write_atomically(path, lambda file: file.write(save(state, metadata)))
 
 
-def load_model(path: str | Path) -> VisionTransformer:
-    """The model that `save_model` wrote, in training mode."""
-    config, state = read_weights(path)
-    with torch.device("meta"):
-        model = VisionTransformer(config)
-    expected = {key: tuple(tensor.shape) for key, tensor in model.state_dict().items()}
-    found = {key: tuple(tensor.shape) for key, tensor in state.items()}
-    differing = sorted({*expected.items()} ^ {*found.items()})
-    if differing:
-        key, shape = differing[0]
-        raise UserError(f"'{path}' does not hold the model its config describes; the first difference is {key} {shape}")
-    model.load_state_dict(state, assign=True)
-    return model
+def read_weights(path: str | Path) -> WeightFile:
+    """Any weight file, told by its content: safetensors, or what torch.save wrote of a state dict."""
+    path = Path(path)
+    if path.is_dir():
+        raise UserError(f"'{path}' is a folder; give a weight file, such as the model.safetensors in it")
+    if not path.is_file():
+        raise UserError(f"there is no weight file '{path}'")
+    with path.open("rb") as file:
+        start = file.read(9)
+    # Eight bytes of length come before the JSON of safetensors; a suffix says little, as released files show.
+    if start[8:] == b"{":
+        return read_safetensors(path)
+    if tarfile.is_tarfile(path):
+        raise UserError(f"'{path}' is a tar archive and no weight file; unpack it and give the file inside")
+    return WeightFile(path, state_dict_in(read_torch(path), path), None)
 
 
-def read_weights(path: str | Path) -> tuple[ViTConfig, dict[str, Tensor]]:
-    """Config and state dict of one of our files; nothing in it is executed."""
+def read_safetensors(path: Path) -> WeightFile:
+    """Tensors and, where the file is ours, the config."""
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
             state = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (not a dict)
     except (SafetensorError, OSError) as error:
-        raise UserError(f"cannot read '{path}' as safetensors: {error}") from error
+        raise damaged(path, error) from error
     if CONFIG_KEY not in metadata:
-        raise UserError(f"'{path}' has no alltokens config inside; give a file that save_model wrote")
+        return WeightFile(path, state_dict_in(state, path), None)
     try:
-        config = json.loads(metadata[CONFIG_KEY])
-    except json.JSONDecodeError as error:
+        inside = json.loads(metadata[CONFIG_KEY])
+    except ValueError as error:
         raise UserError(f"'{path}' has an alltokens config that is not JSON; write or download it again") from error
-    return from_plain(ViTConfig, config), state
+    try:
+        config = from_plain(Inside, inside).model
+    except UserError as error:
+        raise UserError(f"'{path}' has a config inside that is not one of ours: {error}") from error
+    return WeightFile(path, state, config)
+
+
+def read_torch(path: Path) -> Any:
+    """What torch.save wrote, as long as it is tensors and plain values."""
+    try:
+        # timm's training script keeps its arguments, a Namespace of plain values, beside the weights.
+        # An open file, because torch goes by the suffix of a path.
+        with torch.serialization.safe_globals([Namespace]), path.open("rb") as file:
+            return torch.load(file, map_location="cpu", weights_only=True)
+    except Exception as error:  # a damaged file makes torch raise anything, KeyError and MemoryError included
+        unsafe = re.search(r"GLOBAL (\S+)", str(error))
+        if unsafe is None:
+            raise damaged(path, error) from error
+        raise UserError(
+            f"'{path}' holds more than tensors ({unsafe[1]}), which could run code, so it is not read; "
+            "save its state dict alone"
+        ) from error
+
+
+def damaged(path: Path, error: Exception) -> UserError:
+    """The sentence for a file that cannot be read."""
+    reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
+    return UserError(f"'{path}' is damaged or no weight file ({reason}); write or download it again")
+
+
+def state_dict_in(content: Any, path: Path) -> dict[str, Tensor]:
+    """The tensors inside the wrappings that training scripts add, names without the prefixes that wrappers add."""
+    while isinstance(content, Mapping):
+        inner = [content[key] for key in WRAPPERS if isinstance(content.get(key), Mapping)]
+        if not inner:
+            break
+        content = inner[0]
+    if not isinstance(content, Mapping) or not content:
+        raise UserError(f"'{path}' holds no state dict but {type(content).__name__}; give a file of named tensors")
+    for key, value in content.items():
+        if not isinstance(key, str) or not isinstance(value, Tensor) or value.layout != torch.strided:
+            raise UserError(f"'{path}' holds no state dict: {key!r} is no dense tensor; give a file of named tensors")
+    state = dict(content)
+    while prefix := next((prefix for prefix in PREFIXES if all(key.startswith(prefix) for key in state)), None):
+        state = {key.removeprefix(prefix): tensor for key, tensor in state.items()}
+    return state

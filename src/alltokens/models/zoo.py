@@ -6,7 +6,7 @@ from fnmatch import fnmatchcase
 from alltokens.errors import UserError, did_you_mean
 from alltokens.models.ablations import ABLATIONS
 from alltokens.models.config import HMLPStem, LeViTStem, LinearStem, LocalStem, ViTConfig
-from alltokens.models.families import at_size, cait, deit, lvvit, parallel, vit
+from alltokens.models.families import at_size, cait, deit, deit3, lvvit, parallel, t2t, vit
 
 WIDTHS_AND_HEADS = {"ti": (192, 3), "s": (384, 6), "b": (768, 12), "l": (1024, 16)}
 
@@ -30,6 +30,13 @@ DEIT = {
     "deit_b_distilled": deit(768, 12, 12, distilled=True),
 }
 
+# Not of these papers, but of their authors, and much used as a start.
+DEIT3 = {
+    "deit3_s": deit3(384, 12, 6),
+    "deit3_b": deit3(768, 12, 12),
+    "deit3_l": deit3(1024, 24, 16),
+}
+
 LVVIT = {
     "lvvit_t": lvvit(240, 12, 4),
     "lvvit_s": lvvit(384, 16, 6, divide_by=2.0),
@@ -49,6 +56,15 @@ CAIT = {
     "cait_m24": cait(768, 24, gain=1e-5, drop_path=0.2),
     "cait_m36": cait(768, 36, gain=1e-6, drop_path=0.3),
     "cait_m48": cait(768, 48, gain=1e-6, drop_path=0.4),
+}
+
+T2T = {
+    "t2t_vit_14": t2t(384, 14, 6),
+    "t2t_vit_19": t2t(448, 19, 7),
+    "t2t_vit_24": t2t(512, 24, 8),
+    "t2t_vit_t_14": t2t(384, 14, 6, transformer=True),
+    "t2t_vit_t_19": t2t(448, 19, 7, transformer=True),
+    "t2t_vit_t_24": t2t(512, 24, 8, transformer=True),
 }
 
 # 3T, Table 7: ViT-B with other stems, and one block more.
@@ -99,10 +115,13 @@ MODELS: dict[str, ViTConfig] = {
     **larger(VIT, 384),
     **DEIT,
     **larger(DEIT, 384),
+    **DEIT3,
+    **larger(DEIT3, 384),
     **LVVIT,
     **larger(LVVIT, 288, 384, 448, 512),
     **CAIT,
     **larger(CAIT, 384, 448),
+    **T2T,
     **parallel_models(PARALLEL_SHAPES, layer_scale=False),
     **parallel_models(LAYER_SCALE_SHAPES, layer_scale=True),
     **STEMS,
@@ -129,6 +148,7 @@ CROP_RATIOS = {
     "cait_t": 0.875,
     "cait_a_": 0.875,
     "cait_b_": 0.875,
+    "t2t_vit": 0.9,
 }
 
 
