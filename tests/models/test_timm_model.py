@@ -54,11 +54,9 @@ FAMILIES = [
     maps("test_convnext", own_grid=(5, 5)),
     maps("poolformer_s12"),
     maps("pvt_v2_b0"),
-    maps("coatnet_nano_rw_224", sized=True),
     maps("efficientvit_m0", size=(224, 224), grid=(4, 4), own_grid=(4, 4)),
     maps("test_mambaout", "NHWC", own_grid=(5, 5)),
     maps("swin_tiny_patch4_window7_224", "NHWC", sized=True),
-    maps("swinv2_tiny_window8_256", "NHWC", size=(64, 128), grid=(2, 4), sized=True, own_grid=(8, 8)),
     tokens("mixer_s16_224", 0),
     tokens("mixer_b16_224", 0),
     tokens("resmlp_12_224", 0),
@@ -72,6 +70,8 @@ FAMILIES = [
     tokens("convit_tiny", 1, size=(48, 48), grid=(3, 3)),
 ]
 SLOW_FAMILIES = [
+    maps("swinv2_tiny_window8_256", "NHWC", size=(64, 128), grid=(2, 4), sized=True, own_grid=(8, 8)),
+    maps("coatnet_nano_rw_224", sized=True),
     maps("dm_nfnet_f0", own_grid=(6, 6)),
     maps("nest_tiny", size=(224, 224), grid=(14, 14), sized=True, own_grid=(14, 14)),
     maps("swinv2_cr_tiny_ns_224", sized=True),
