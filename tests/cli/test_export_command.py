@@ -1,17 +1,24 @@
 """`alltokens export` writes what it says, or says in one sentence why not; formats that trace are in tests/compile."""
 
+import json
+import os
 import subprocess
 import sys
+import tarfile
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import timm
 import torch
+from safetensors.torch import save_file
 
 from alltokens.cli.export import model_name
 from alltokens.cli.main import main
-from alltokens.models.weights import save_model
+from alltokens.models.convert import to_published
+from alltokens.models.weights import CONFIG_KEY, Inside, save_model
 from alltokens.models.zoo import find
+from alltokens.plain import to_plain
 
 from ..kinds import KINDS, images_for, lively
 
@@ -181,3 +188,55 @@ def test_help_imports_no_onnx():
     )
     finished = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert finished.stdout.splitlines()[-1] == "[]"
+
+
+class Trap:
+    """An object whose unpickling leaves a file behind."""
+
+    def __reduce__(self):
+        return os.system, ("touch sign",)
+
+
+def truncate(path):
+    path.write_bytes(Path("mine.safetensors").read_bytes()[:-100])
+
+
+def hide_code(path):
+    torch.save({"state_dict": lively(VIT).state_dict(), "args": Trap()}, path)
+
+
+def put_in_another_config(path):
+    metadata = {CONFIG_KEY: json.dumps(to_plain(Inside(replace(VIT, depth=2))))}
+    save_file(lively(VIT).state_dict(), path, metadata)
+
+
+def make_an_archive(path):
+    with tarfile.open(path, "w") as archive:
+        archive.add("mine.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("name", "write", "words"),
+    [
+        ("bad.safetensors", truncate, "is damaged or no weight file ("),
+        ("bad.pth", hide_code, "holds more than tensors (posix.system), which could run code, so it is not read; "),
+        ("bad.safetensors", put_in_another_config, "does not hold the model its config describes; the first"),
+        ("bad.pth.tar", make_an_archive, "is a tar archive and no weight file; unpack it and give the file inside\n"),
+        ("bad", Path.mkdir, "is a folder; give a weight file, such as the model.safetensors in it\n"),
+    ],
+)
+def test_a_bad_file_is_one_sentence_and_runs_nothing(folder, capsys, name, write, words):
+    write(folder / name)
+    before = sorted(folder.iterdir())
+    assert export(f"{name} --format timm") == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert err.startswith(f"error: '{name}' {words}")
+    assert sorted(folder.iterdir()) == before
+
+
+def test_a_torch_file_is_read_though_it_is_called_a_tar(folder, capsys):
+    config = find("vit_ti")
+    torch.save({"state_dict": to_published(config, lively(config).state_dict())}, "released.pth.tar")
+    assert export("released.pth.tar --format timm --crop-ratio 0.9") == 0
+    assert capsys.readouterr().out.startswith("wrote released.timm.safetensors, ")

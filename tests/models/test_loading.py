@@ -148,6 +148,17 @@ def test_a_head_that_is_missing_is_made_with_a_warning(path):
     assert torch.equal(model.head.weight, state["head.weight"])
 
 
+def test_half_a_head_is_no_head(path):
+    state = published("vit_small_for_tests")
+    del state["head.bias"]
+    torch.save(state, path)
+    sentence = f"'{path}' has no head for 1000 classes: a fresh one is made"
+    with pytest.warns(UserWarning, match=f"^{re.escape(sentence)}$"):
+        model = create_model("vit_small_for_tests", weights=path)
+    assert not torch.equal(model.head.weight, state["head.weight"])
+    assert model.head.bias.count_nonzero() == 0
+
+
 def test_a_head_that_the_model_lacks_is_left_out_with_a_warning(path):
     config = replace(SMALL["vit_small_for_tests"], token_head=True)
     torch.save(to_published(config, lively(config).state_dict()), path)

@@ -41,6 +41,12 @@ TIMM_NAMES = {
     "deit_small_distilled_patch16_224": "deit_s_distilled",
     "deit_base_distilled_patch16_224": "deit_b_distilled",
     "deit_base_distilled_patch16_384": "deit_b_distilled_384",
+    "deit3_small_patch16_224": "deit3_s",
+    "deit3_small_patch16_384": "deit3_s_384",
+    "deit3_base_patch16_224": "deit3_b",
+    "deit3_base_patch16_384": "deit3_b_384",
+    "deit3_large_patch16_224": "deit3_l",
+    "deit3_large_patch16_384": "deit3_l_384",
     "cait_xxs24_224": "cait_xxs24",
     "cait_xxs24_384": "cait_xxs24_384",
     "cait_xxs36_224": "cait_xxs36",
@@ -181,7 +187,6 @@ def form_of_ours(model: Model) -> TimmForm:
     """Any of our models: timm builds it from its config once alltokens is imported."""
     assert isinstance(model, VisionTransformer), "timm has its own models"
     config = model.config
-    heads = {"head": True, "token_head": config.token_head, "distillation_head": config.distillation_token}
     return TimmForm(
         architecture=ANY_VIT,
         arguments={"config": to_plain(config)},
@@ -189,7 +194,7 @@ def form_of_ours(model: Model) -> TimmForm:
         settings={
             "fixed_input_size": True,
             "first_conv": first_convolution(config),
-            "classifier": [f"model.{head}" for head, built in heads.items() if built],
+            "classifier": [f"model.{head}" for head in config.prediction_heads],
         },
         token_weight=config.token_weight,
     )

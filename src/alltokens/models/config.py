@@ -335,6 +335,12 @@ class ViTConfig:
         return int(self.width * self.mlp_ratio)
 
     @property
+    def prediction_heads(self) -> list[str]:
+        """Names of the linear layers that predict classes."""
+        built = {"head": True, "token_head": self.token_head, "distillation_head": self.distillation_token}
+        return [name for name, has in built.items() if has]
+
+    @property
     def class_residual(self) -> Residual:
         """Residual rule of the class-attention blocks."""
         own = self.class_attention.residual if self.class_attention else None

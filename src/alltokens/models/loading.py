@@ -53,12 +53,11 @@ def load_vit(file: WeightFile, config: ViTConfig, name: str) -> VisionTransforme
     expected = model.state_dict()
     kept = {key: x for key, x in state.items() if key in expected and x.shape == expected[key].shape}
     model.load_state_dict(kept, strict=False, assign=True)
-    renew_heads(model, [head for head in HEADS if f"{head}.weight" in expected.keys() - kept.keys()])
-    warn_of_heads(
-        file, stored, config.classes, {key.split(".")[0] for key in state}, {key.split(".")[0] for key in kept}
-    )
+    fresh = [head for head in stored.prediction_heads if not {f"{head}.weight", f"{head}.bias"} <= kept.keys()]
+    renew_heads(model, fresh)
     if config.classes != stored.classes:
         set_classes(model, config.classes)
+    warn_of_heads(file, stored, config.classes, fresh)
     # timm's models resample positions with antialiasing, released LV-ViT without.
     set_image_size(model, *config.image_size, antialias=not is_ours(file.state) and "aux_head.weight" not in file.state)
     return model
@@ -217,17 +216,14 @@ def same_architecture(one: ViTConfig, other: ViTConfig) -> bool:
     return all(getattr(one, field) == getattr(other, field) for field in ARCHITECTURE)
 
 
-def warn_of_heads(file: WeightFile, stored: ViTConfig, classes: int, found: set[str], kept: set[str]) -> None:
-    """Say which heads of the file are not used, and which of the model start afresh."""
+def warn_of_heads(file: WeightFile, stored: ViTConfig, classes: int, fresh: list[str]) -> None:
+    """Say which heads of the file are not used, and which of the model are fresh."""
     if classes != stored.classes:
-        sentence = (
-            f"'{file.path}' is for {stored.classes} classes: its heads are left out, those for {classes} are fresh"
-        )
-        warnings.warn(sentence, stacklevel=CALLER)
+        sentence = f"its heads are left out, those for {classes} are fresh"
+        warnings.warn(f"'{file.path}' is for {stored.classes} classes: {sentence}", stacklevel=CALLER)
         return
-    wanted = {"head": True, "token_head": stored.token_head, "distillation_head": stored.distillation_token}
-    for head, has in wanted.items():
-        if has and head not in kept:
-            warnings.warn(f"'{file.path}' has no {head} for {classes} classes: a fresh one is made", stacklevel=CALLER)
-        if not has and head in found:
+    for head in fresh:
+        warnings.warn(f"'{file.path}' has no {head} for {classes} classes: a fresh one is made", stacklevel=CALLER)
+    for head, published in HEADS.items():
+        if head not in stored.prediction_heads and {f"{head}.weight", f"{published}.weight"} & file.state.keys():
             warnings.warn(f"the {head} of '{file.path}' is left out: the model has none", stacklevel=CALLER)

@@ -50,8 +50,7 @@ def resample(
 def set_classes(model: VisionTransformer, classes: int) -> None:
     """Replace every head by a fresh one for this many classes."""
     model.config = replace(model.config, classes=classes)
-    built = {"head": True, "token_head": model.config.token_head, "distillation_head": model.config.distillation_token}
-    renew_heads(model, [head for head, has in built.items() if has])
+    renew_heads(model, model.config.prediction_heads)
 
 
 @torch.no_grad()
