@@ -4,6 +4,11 @@ The names below are promised; the rest is importable but may move. Importing the
 timm, so that `timm.create_model("lvvit_s")` works.
 """
 
+from alltokens.geometry.view import View
+from alltokens.labels.align import SparseTargets, token_targets
+from alltokens.labels.score_map import ScoreMap
+from alltokens.labels.sparse_loss import token_cross_entropy
+from alltokens.mix.token_mix import TokenMix
 from alltokens.models import timm_contract as timm_contract  # imported for what it registers
 from alltokens.models.config import ViTConfig
 from alltokens.models.factory import create_model
@@ -13,4 +18,16 @@ from alltokens.models.zoo import list_models
 
 __version__ = "0.1.0"
 
-__all__ = ["Prediction", "ViTConfig", "VisionTransformer", "create_model", "list_models"]
+__all__ = [
+    "Prediction",
+    "ScoreMap",
+    "SparseTargets",
+    "TokenMix",
+    "ViTConfig",
+    "View",
+    "VisionTransformer",
+    "create_model",
+    "list_models",
+    "token_cross_entropy",
+    "token_targets",
+]

@@ -8,6 +8,12 @@ class UserError(ValueError):
     """Something the user can put right; the message is one sentence with the value got and what would be right."""
 
 
+def require(condition: bool, sentence: str) -> None:
+    """Raise the sentence unless the condition holds."""
+    if not condition:
+        raise UserError(sentence)
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """`; did you mean a, b?` for the closest known words, or nothing where none is close."""
     closest = get_close_matches(word, list(known), n=3, cutoff=0.5)

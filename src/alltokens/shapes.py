@@ -6,9 +6,10 @@ if TYPE_CHECKING:
     from jaxtyping import Bool as Bool
     from jaxtyping import Float as Float
     from jaxtyping import Int as Int
+    from jaxtyping import UInt8 as UInt8
 else:
     try:
-        from jaxtyping import Bool, Float, Int
+        from jaxtyping import Bool, Float, Int, UInt8
     except ImportError:
 
         class Float:
@@ -17,4 +18,4 @@ else:
             def __class_getitem__(cls, item):
                 return item[0]
 
-        Bool = Int = Float
+        Bool = Int = UInt8 = Float

@@ -4,16 +4,10 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Literal
 
-from alltokens.errors import UserError
+from alltokens.errors import require
 
 StemNorm = Literal["batch", "layer", "none"]
 Activation = Literal["relu", "gelu", "none"]
-
-
-def require(condition: bool, sentence: str) -> None:
-    """Raise the sentence unless the condition holds."""
-    if not condition:
-        raise UserError(sentence)
 
 
 def require_positive(config: object, *names: str, of: str = "") -> None:

@@ -10,8 +10,8 @@ import torch
 from timm.models import PretrainedCfg, get_pretrained_cfg
 from torch import Tensor, nn
 
-from alltokens.errors import UserError, did_you_mean
-from alltokens.models.config import require, require_positive
+from alltokens.errors import UserError, did_you_mean, require
+from alltokens.models.config import require_positive
 from alltokens.models.initialize import initialize_own
 from alltokens.models.prediction import Prediction
 from alltokens.shapes import Float

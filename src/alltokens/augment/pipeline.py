@@ -1,0 +1,171 @@
+"""What happens to a training image: one view drawn from timm's distributions, then changes of colour in their order."""
+
+import random
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+import numpy
+import torch
+from PIL import Image
+from timm.data.auto_augment import auto_augment_transform, rand_augment_transform
+from timm.data.transforms import RandomResizedCropAndInterpolation
+from torch import Tensor
+
+from alltokens.augment import photometric
+from alltokens.augment.geometric import GEOMETRIC
+from alltokens.augment.photometric import Operation
+from alltokens.errors import UserError, require
+from alltokens.geometry import resample
+from alltokens.geometry.view import View
+from alltokens.shapes import UInt8
+
+Record = tuple[Operation, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AugmentConfig:
+    """The augmentation of a recipe; names and defaults are timm's."""
+
+    size: tuple[int, int] = (224, 224)
+    """Height and width of the result."""
+    scale: tuple[float, float] = (0.08, 1.0)
+    """Least and largest share of the image's area in the crop."""
+    ratio: tuple[float, float] = (3 / 4, 4 / 3)
+    """Least and largest width over height of the crop."""
+    interpolation: Literal["random", "bilinear", "bicubic"] = "random"
+    """How pixels are resampled; random is one of the two for each image."""
+    hflip: float = 0.5
+    """Chance to exchange left and right."""
+    vflip: float = 0.0
+    """Chance to exchange top and bottom."""
+    policy: str | None = "rand-m9-mstd0.5-inc1"
+    """timm's string for RandAugment (rand-...), AutoAugment (original, v0, ...) or three-augment (3a)."""
+    color_jitter: float = 0.0
+    """Brightness, contrast and saturation each vary by this much."""
+    mean: tuple[float, float, float] = (0.485, 0.456, 0.406)
+    """What fills the canvas outside the image, as a share of white."""
+
+    def __post_init__(self) -> None:
+        require(min(self.size) > 0, f"size must be above 0; got size={self.size}")
+        for name in ("scale", "ratio"):
+            low, high = getattr(self, name)
+            require(0 < low <= high, f"{name} must be two numbers above 0, the smaller first; got {name}={(low, high)}")
+        for name in ("hflip", "vflip"):
+            value = getattr(self, name)
+            require(0 <= value <= 1, f"{name} must be between 0 and 1; got {name}={value}")
+        require(self.color_jitter >= 0, f"color_jitter must be at least 0; got color_jitter={self.color_jitter}")
+
+    @property
+    def fill(self) -> tuple[int, int, int]:
+        """The mean as a colour."""
+        red, green, blue = (min(255, round(255 * value)) for value in self.mean)
+        return red, green, blue
+
+
+@dataclass(frozen=True)
+class Draw:
+    """Everything random about one image."""
+
+    view: View
+    interpolation: Literal["bilinear", "bicubic"]
+    operations: Record
+    """Changes of colour, in the order they were drawn."""
+    fill: tuple[int, int, int]
+
+
+class Augment:
+    """Draws views and operations as timm's transforms for the same strings do."""
+
+    def __init__(self, config: AugmentConfig) -> None:
+        self.config = config
+        self.policy = recording_policy(config)
+
+    def draw(self, height: int, width: int, generator: torch.Generator) -> Draw:
+        """What is done to one image of this size."""
+        config = self.config
+        with timms_randomness(generator):
+            canvas = torch.empty(1, height, width, device="meta")
+            box = RandomResizedCropAndInterpolation.get_params(canvas, config.scale, config.ratio)
+            view = View.of(height, width).crop(*box).resize(*config.size)
+            interpolation: Any = config.interpolation
+            if interpolation == "random":
+                interpolation = random.choice(("bilinear", "bicubic"))
+            view = view.hflip() if random.random() < config.hflip else view
+            view = view.vflip() if random.random() < config.vflip else view
+            drawn: Record = () if self.policy is None else self.policy(())
+            drawn += jitter(config.color_jitter)
+        operations = []
+        for operation in drawn:
+            if operation.kind in GEOMETRIC:
+                view = GEOMETRIC[operation.kind](view, *operation.arguments)
+            else:
+                operations.append(operation)
+        return Draw(view, interpolation, tuple(operations), config.fill)
+
+
+def apply(draw: Draw, image: Image.Image) -> Image.Image:
+    """The image as it was drawn: resampled once, then recoloured."""
+    canvas = draw.view.apply(image, draw.interpolation, draw.fill)
+    return photometric.apply_pillow(canvas, draw.operations)
+
+
+def apply_batch(draws: Sequence[Draw], images: UInt8[Tensor, "b 3 H W"]) -> UInt8[Tensor, "b 3 h w"]:
+    """Images of one size on any device as they were drawn."""
+    canvases = images.new_empty(len(draws), 3, *draws[0].view.size)
+    for interpolation in ("bilinear", "bicubic"):
+        chosen = [index for index, draw in enumerate(draws) if draw.interpolation == interpolation]
+        if chosen:
+            views = [draws[index].view for index in chosen]
+            canvases[chosen] = resample.apply_batch(images[chosen], views, interpolation, draws[0].fill)
+    return photometric.apply_batch(canvases, [draw.operations for draw in draws])
+
+
+def recording_policy(config: AugmentConfig) -> Any:
+    """timm's policy whose operations, instead of changing an image, add to a record what they would do."""
+    if config.policy is None:
+        return None
+    settings = {"translate_const": int(min(config.size) * 0.45), "img_mean": config.fill}
+    create = rand_augment_transform if config.policy.startswith("rand") else auto_augment_transform
+    try:
+        policy = create(config.policy, settings)
+    except (AssertionError, KeyError, ValueError) as error:
+        raise UserError(
+            f"policy must be one of timm's strings, such as rand-m9-mstd0.5-inc1, v0 or 3a; got '{config.policy}'"
+        ) from error
+    groups: list[list[Any]] = [policy.ops] if hasattr(policy, "ops") else policy.policy
+    for operation in (operation for group in groups for operation in group):
+        operation.aug_fn = partial(add_to_record, operation.aug_fn.__name__)
+    return policy
+
+
+def add_to_record(kind: str, record: Record, *arguments: float, **_pillow: Any) -> Record:
+    """Stands for timm's function of that kind."""
+    if kind == "gaussian_blur_rand":
+        # The only operation of timm's that draws while it is applied.
+        return (*record, Operation("gaussian_blur", (random.uniform(0.1, 2.0 * arguments[0]),)))
+    return (*record, Operation(kind, arguments))
+
+
+def jitter(strength: float) -> Record:
+    """torchvision's ColorJitter without hue: three changes in random order."""
+    if strength == 0:
+        return ()
+    kinds = random.sample(["brightness", "contrast", "color"], 3)
+    return tuple(Operation(kind, (random.uniform(max(0, 1 - strength), 1 + strength),)) for kind in kinds)
+
+
+@contextmanager
+def timms_randomness(generator: torch.Generator) -> Iterator[None]:
+    """Let timm, which draws from Python's and NumPy's global state, draw from the generator; both states come back."""
+    seed = int(torch.randint(2**32, (), generator=generator))
+    python, arrays = random.getstate(), numpy.random.get_state()
+    random.seed(seed)
+    numpy.random.seed(seed)
+    try:
+        yield
+    finally:
+        random.setstate(python)
+        numpy.random.set_state(arrays)

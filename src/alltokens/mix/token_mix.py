@@ -1,0 +1,143 @@
+"""MixToken: CutMix on the grid of tokens, so that every token shows one image and has that image's target (TL, 3.3)."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import inf
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from alltokens.errors import UserError
+from alltokens.shapes import Bool, Float, Int
+
+
+@dataclass(frozen=True)
+class TokenMix:
+    """Which tokens of each image come from its partner; a mask rather than slices, so that nothing recompiles.
+
+    Every tensor of a sparse target (class ids, values, normalisers) goes through `swap_targets` alike: a token has its
+    own target or its partner's, whole. Image targets are dense and go through `blend`.
+    """
+
+    swapped: Bool[Tensor, "#b h w"]
+    """Tokens that come from the partner; one mask may serve the whole batch."""
+    partner: Int[Tensor, "b"]
+    """The image in the batch from which each image takes them, a permutation."""
+    weight: Float[Tensor, "b"]
+    """Share of each image's tokens that stay: the mean of `~swapped`."""
+
+    @classmethod
+    def draw(
+        cls,
+        batch: int,
+        grid: tuple[int, int],
+        generator: torch.Generator,
+        alpha: float = 1.0,
+        pairwise: bool = False,
+    ) -> "TokenMix":
+        """One CutMix box and the batch reversed as partners; `pairwise`, a box for each image and random partners.
+
+        The same state of the generator draws the same mix whatever device will use it; the mix is on the CPU.
+        """
+        if min(grid) < 1:
+            raise UserError(f"grid must have at least one row and one column; got grid={grid}")
+        random = random_numbers(generator)
+        kept, partner = draw_lambdas(batch, random, alpha, pairwise), draw_partner(batch, random, pairwise)
+        centres = torch.from_numpy(random.integers(grid, size=(len(kept), 2)))
+        swapped = box_mask(kept, centres, grid)
+        # Not lambda: clipping and rounding to whole tokens leave another share (TL, eq. 7).
+        return cls(swapped, partner, (~swapped).float().mean((1, 2)).expand(batch))
+
+    def to(self, device: torch.device | str) -> "TokenMix":
+        """The same mix where the tokens are."""
+        return TokenMix(self.swapped.to(device), self.partner.to(device), self.weight.to(device))
+
+    def swap(
+        self, tokens: Float[Tensor, "b h w d"] | Float[Tensor, "b n d"]
+    ) -> Float[Tensor, "b h w d"] | Float[Tensor, "b n d"]:
+        """Mixed tokens, after the embedding and before positions are added (TL, eq. 5)."""
+        swapped = self.swapped if tokens.ndim == 4 else self.swapped.flatten(1)
+        return swap_places(swapped, self.partner, tokens, "tokens")
+
+    def swap_targets(self, targets: Tensor) -> Tensor:
+        """The targets [b, n, ...] of mixed tokens, of any type and trailing shape (TL, eq. 6)."""
+        return swap_places(self.swapped.flatten(1), self.partner, targets, "token targets")
+
+    def blend(self, targets: Tensor) -> Float[Tensor, "b k"]:
+        """The targets [b, k] of mixed images, each class weighed by the share of tokens (TL, eq. 7)."""
+        return blend(targets, self.partner, self.weight, "image targets")
+
+    def unswap(self, token_logits: Float[Tensor, "b n k"]) -> Float[Tensor, "b n k"]:
+        """The inverse of `swap`: logits back at the images they came from, for targets that were never mixed."""
+        if len(self.swapped) > 1:
+            raise UserError(
+                f"a mix with a mask for each of {len(self.swapped)} images cannot be undone, because it may show a "
+                "token twice or never; swap the targets, or draw with pairwise=False"
+            )
+        return swap_places(self.swapped.flatten(1), self.partner.argsort(), token_logits, "token logits")
+
+
+def random_numbers(generator: torch.Generator) -> np.random.Generator:
+    """NumPy's numbers, seeded by one draw: torch's beta distribution takes no generator."""
+    seed = torch.randint(2**63 - 1, (), generator=generator, device=generator.device)
+    return np.random.default_rng(int(seed))
+
+
+def draw_lambdas(batch: int, random: np.random.Generator, alpha: float, pairwise: bool) -> Float[Tensor, "m"]:
+    """Beta(alpha, alpha), one for the batch or one for each image."""
+    if batch < 1:
+        raise UserError(f"batch must be at least 1; got batch={batch}")
+    if not 0 < alpha < inf:
+        raise UserError(f"alpha must be a finite number above 0; got alpha={alpha}")
+    return torch.from_numpy(random.beta(alpha, alpha, size=batch if pairwise else 1))
+
+
+def draw_partner(batch: int, random: np.random.Generator, pairwise: bool) -> Int[Tensor, "b"]:
+    """The batch reversed, or in random order, in which an image may meet itself."""
+    return torch.from_numpy(random.permutation(batch)) if pairwise else torch.arange(batch - 1, -1, -1)
+
+
+def box_mask(kept: Float[Tensor, "m"], centres: Int[Tensor, "m 2"], grid: tuple[int, int]) -> Bool[Tensor, "m h w"]:
+    """Cells in boxes whose sides are sqrt(1 - kept) of the grid's, in whole cells, clipped at its edges."""
+    rows, columns = (
+        in_span(((1 - kept).sqrt() * length).long(), centre, length)
+        for centre, length in zip(centres.unbind(1), grid, strict=True)
+    )
+    return rows[:, :, None] & columns[:, None, :]
+
+
+def in_span(side: Int[Tensor, "m"], centre: Int[Tensor, "m"], length: int) -> Bool[Tensor, "m length"]:
+    """Places along one axis that `side` cells around a centre cover."""
+    offset = torch.arange(length) - (centre - side // 2)[:, None]
+    return (offset >= 0) & (offset < side[:, None])
+
+
+def swap_places(swapped: Bool[Tensor, "#b ..."], partner: Int[Tensor, "b"], tensor: Tensor, name: str) -> Tensor:
+    """The partner's values at the swapped places, which are the tensor's first axes."""
+    check_start(tensor, (len(partner), *swapped.shape[1:]), name)
+    mask = swapped.reshape(*swapped.shape, *[1] * (tensor.ndim - swapped.ndim))
+    return torch.where(mask, tensor[partner], tensor)
+
+
+def blend(tensor: Tensor, partner: Int[Tensor, "b"], weight: Float[Tensor, "b"], name: str) -> Tensor:
+    """weight * own + (1 - weight) * partner's."""
+    if tensor.ndim < 2 or not tensor.is_floating_point():
+        raise UserError(
+            f"{name} are blended, so they must be floating point with a value for each class or pixel; "
+            f"got {by(tensor.shape)} of {tensor.dtype}"
+        )
+    check_start(tensor, (len(partner),), name)
+    weight = weight.to(tensor.dtype).reshape(-1, *[1] * (tensor.ndim - 1))
+    return weight * tensor + (1 - weight) * tensor[partner]
+
+
+def check_start(tensor: Tensor, expected: tuple[int, ...], name: str) -> None:
+    """Raise unless the first axes are those of the mix."""
+    if tuple(tensor.shape[: len(expected)]) != expected:
+        raise UserError(f"{name} must start with {by(expected)} for this mix; got {by(tensor.shape)}")
+
+
+def by(sizes: Iterable[int]) -> str:
+    """`2 x 14 x 14`."""
+    return " x ".join(map(str, sizes))
