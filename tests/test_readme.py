@@ -47,8 +47,9 @@ def test_the_map_of_files_equals_the_tree():
     assert mapped_files() == tree
 
 
-def test_the_library_example_runs_and_prints_what_its_comments_say(capsys):
-    example = code_block(section("As a library"), "python")
+@pytest.mark.parametrize("title", ["As a library", "Token labels in your own loop"])
+def test_an_example_runs_and_prints_what_its_comments_say(title, capsys):
+    example = code_block(section(title), "python")
     exec(compile(example, "README.md", "exec"), {})
     said = [line.split("  # ", 1)[1] for line in example.splitlines() if line.startswith("print(")]
     assert capsys.readouterr().out.splitlines() == said

@@ -266,3 +266,13 @@ def test_the_whole_view_goes_with_the_choices_that_use_it(choice: str, given: bo
 def test_image_targets_check_their_smoothing() -> None:
     with pytest.raises(UserError, match=r"^smoothing must be at least 0 and below 1; got smoothing=-0[.]1$"):
         image_targets(torch.tensor([3, 7]), 12, smoothing=-0.1)
+
+
+@pytest.mark.parametrize(
+    "make", [view_targets, lambda maps, views, classes, rule: token_targets(maps, views, (2, 2), classes, rule)]
+)
+def test_a_mistyped_rule_is_refused_with_the_closest(make):
+    maps = random_maps(1, 2, 3, 3, classes=5)
+    sentence = r"^rule must be one of zero_fill, probabilities; got 'zerofill'; did you mean zero_fill\?$"
+    with pytest.raises(UserError, match=sentence):
+        make(maps, torch.eye(2, 3)[None], 5, rule="zerofill")

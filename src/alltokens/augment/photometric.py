@@ -1,6 +1,5 @@
 """Operations of timm's policies that change colours: timm's own on a Pillow image, the same on a batch of tensors."""
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, cast
 
@@ -10,6 +9,7 @@ from timm.data.auto_augment import NAME_TO_OP
 from torch import Tensor
 from torch.nn import functional as F
 
+from alltokens.geometry.view import Number
 from alltokens.shapes import Float, Int, UInt8
 
 Images = UInt8[Tensor, "b 3 h w"]
@@ -21,7 +21,11 @@ class Operation(NamedTuple):
 
     kind: str
     """timm's function."""
-    arguments: tuple[float, ...] = ()
+    arguments: tuple[Number, ...] = ()
+
+
+KINDS = {name: function.__name__ for name, function in NAME_TO_OP.items()}
+"""timm's function for each name that a policy may use."""
 
 
 def posterize_pillow(image: Image.Image, bits: int) -> Image.Image:
@@ -62,7 +66,8 @@ def auto_contrast(images: Images, _: Arguments) -> Images:
     """Each channel stretched to 0 and 255."""
     x = images.double()
     low, high = x.amin((2, 3), keepdim=True), x.amax((2, 3), keepdim=True)
-    scale = 255 / (high - low).clamp(min=1)
+    # A number over a tensor would be a reciprocal, rounded once more than Pillow's quotient.
+    scale = torch.full_like(low, 255) / (high - low).clamp(min=1)
     # Truncated towards zero, as Pillow's table is.
     stretched = (x * scale - low * scale).trunc().clamp(0, 255).byte()
     return torch.where(high > low, stretched, images)
@@ -140,9 +145,7 @@ def sharpness(images: Images, factor: Arguments) -> Images:
 
 def gaussian_blur(images: Images, radius: Arguments) -> Images:
     """Pillow's approximation: three box blurs along rows, then three along columns, each rounded to 8 bits."""
-    boxes = [box_radius(value) for value in radius.tolist()]
-    reach = max(map(math.floor, boxes)) + 1
-    weights = torch.tensor([box_weights(box, reach) for box in boxes], device=images.device)
+    weights = box_weights(box_radius(radius.cpu())).to(images.device)
     x = images.long()
     for _ in range(2):
         for _ in range(3):
@@ -151,21 +154,23 @@ def gaussian_blur(images: Images, radius: Arguments) -> Images:
     return x.byte()
 
 
-def box_radius(radius: float) -> float:
+def box_radius(radius: Arguments) -> Arguments:
     """The radius of three box blurs that together have the variance of a Gaussian of this radius."""
-    variance = radius**2 / 3
-    whole = math.floor((math.sqrt(12 * variance + 1) - 1) / 2)
+    # In single precision, as Pillow has it: weights of 1/6 and 2/3 give ties, which the last bit decides.
+    variance = radius.float() ** 2 / 3
+    whole = (((12 * variance + 1).sqrt() - 1) / 2).floor()
     part = (2 * whole + 1) * (whole * (whole + 1) - 3 * variance) / (6 * (variance - (whole + 1) ** 2))
     return whole + part
 
 
-def box_weights(box: float, reach: int) -> list[int]:
-    """Weights of the pixels up to `reach` away, in units of 2^-24: a whole box, and a part of the pixels beside it."""
-    whole = math.floor(box)
-    inside = int(2**24 / (2 * box + 1))
+def box_weights(box: Arguments) -> Int[Tensor, "b k"]:
+    """Weights of the pixels around one, in units of 2^-24: a whole box, and a part of the pixels beside it."""
+    whole = box.floor().long()[:, None]
+    inside = (2**24 / (2 * box + 1)).long()[:, None]
     beside = (2**24 - (2 * whole + 1) * inside) // 2
-    distances = (abs(place) for place in range(-reach, reach + 1))
-    return [inside if distance <= whole else beside * (distance == whole + 1) for distance in distances]
+    reach = int(whole.max()) + 1
+    distance = torch.arange(-reach, reach + 1).abs()
+    return torch.where(distance <= whole, inside, beside * (distance == whole + 1))
 
 
 def box_blurred(x: Int[Tensor, "b c h w"], weights: Int[Tensor, "b k"]) -> Int[Tensor, "b c h w"]:

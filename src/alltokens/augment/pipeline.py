@@ -1,6 +1,7 @@
 """What happens to a training image: one view drawn from timm's distributions, then changes of colour in their order."""
 
 import random
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,13 +17,18 @@ from torch import Tensor
 
 from alltokens.augment import photometric
 from alltokens.augment.geometric import GEOMETRIC
-from alltokens.augment.photometric import Operation
-from alltokens.errors import UserError, require
+from alltokens.augment.photometric import KINDS, Operation
+from alltokens.errors import require
 from alltokens.geometry import resample
-from alltokens.geometry.view import View
+from alltokens.geometry.view import Number, View
 from alltokens.shapes import UInt8
 
 Record = tuple[Operation, ...]
+
+# timm itself passes over a section without a number, and takes any name of a set of operations for the usual one.
+POLICY = re.compile(
+    r"(rand(-([mn]|mmax)\d+|-(p|mstd)\d+(\.\d+)?|-inc[01]|-t(weights|3aw?))*|((original|v0)r?|3a)(-mstd\d+(\.\d+)?)*)"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,13 +103,13 @@ class Augment:
             view = view.vflip() if random.random() < config.vflip else view
             drawn: Record = () if self.policy is None else self.policy(())
             drawn += jitter(config.color_jitter)
-        operations = []
-        for operation in drawn:
-            if operation.kind in GEOMETRIC:
-                view = GEOMETRIC[operation.kind](view, *operation.arguments)
-            else:
-                operations.append(operation)
-        return Draw(view, interpolation, tuple(operations), config.fill)
+            operations = []
+            for operation in drawn:
+                if operation.kind in GEOMETRIC:
+                    view = GEOMETRIC[operation.kind](view, *operation.arguments)
+                else:
+                    operations.append(operation)
+            return Draw(view, interpolation, tuple(operations), config.fill)
 
 
 def apply(draw: Draw, image: Image.Image) -> Image.Image:
@@ -115,11 +121,10 @@ def apply(draw: Draw, image: Image.Image) -> Image.Image:
 def apply_batch(draws: Sequence[Draw], images: UInt8[Tensor, "b 3 H W"]) -> UInt8[Tensor, "b 3 h w"]:
     """Images of one size on any device as they were drawn."""
     canvases = images.new_empty(len(draws), 3, *draws[0].view.size)
-    for interpolation in ("bilinear", "bicubic"):
-        chosen = [index for index, draw in enumerate(draws) if draw.interpolation == interpolation]
-        if chosen:
-            views = [draws[index].view for index in chosen]
-            canvases[chosen] = resample.apply_batch(images[chosen], views, interpolation, draws[0].fill)
+    ways = [(draw.interpolation, draw.fill) for draw in draws]
+    for way in set(ways):
+        chosen = [index for index, other in enumerate(ways) if other == way]
+        canvases[chosen] = resample.apply_batch(images[chosen], [draws[index].view for index in chosen], *way)
     return photometric.apply_batch(canvases, [draw.operations for draw in draws])
 
 
@@ -127,21 +132,20 @@ def recording_policy(config: AugmentConfig) -> Any:
     """timm's policy whose operations, instead of changing an image, add to a record what they would do."""
     if config.policy is None:
         return None
+    require(
+        POLICY.fullmatch(config.policy) is not None,
+        f"policy must be one of timm's strings, such as rand-m9-mstd0.5-inc1, v0 or 3a; got '{config.policy}'",
+    )
     settings = {"translate_const": int(min(config.size) * 0.45), "img_mean": config.fill}
     create = rand_augment_transform if config.policy.startswith("rand") else auto_augment_transform
-    try:
-        policy = create(config.policy, settings)
-    except (AssertionError, KeyError, ValueError) as error:
-        raise UserError(
-            f"policy must be one of timm's strings, such as rand-m9-mstd0.5-inc1, v0 or 3a; got '{config.policy}'"
-        ) from error
+    policy = create(config.policy, settings)
     groups: list[list[Any]] = [policy.ops] if hasattr(policy, "ops") else policy.policy
     for operation in (operation for group in groups for operation in group):
-        operation.aug_fn = partial(add_to_record, operation.aug_fn.__name__)
+        operation.aug_fn = partial(add_to_record, KINDS[operation.name])
     return policy
 
 
-def add_to_record(kind: str, record: Record, *arguments: float, **_pillow: Any) -> Record:
+def add_to_record(kind: str, record: Record, *arguments: Number, **_pillow: Any) -> Record:
     """Stands for timm's function of that kind."""
     if kind == "gaussian_blur_rand":
         # The only operation of timm's that draws while it is applied.

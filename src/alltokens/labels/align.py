@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from alltokens.errors import UserError
+from alltokens.errors import UserError, did_you_mean
 from alltokens.geometry.view import View
 from alltokens.labels.score_map import ScoreMap, ScoreMaps
 from alltokens.shapes import Bool, Float, Int
@@ -68,7 +68,7 @@ def token_targets(
     views: Sequence[View] | Float[Tensor, "b 2 3"],
     grid: tuple[int, int],
     classes: int,
-    rule: Rule = "zero_fill",
+    rule: str = "zero_fill",
     smoothing: float = 0.0,
 ) -> SparseTargets:
     """The score map averaged over the footprint of each token of the view's canvas (TL, section 4.1).
@@ -81,20 +81,20 @@ def token_targets(
     require_smoothing(smoothing)
     maps, canvas = batched(score_maps, views, classes)
     footprint = average_over_tokens(maps, canvas, grid, samples=(2, 2))
-    return RULES[rule](maps, footprint, classes).scaled(1.0 - smoothing, smoothing / classes)
+    return rule_named(rule)(maps, footprint, classes).scaled(1.0 - smoothing, smoothing / classes)
 
 
 def view_targets(
     score_maps: Sequence[ScoreMap] | ScoreMaps,
     views: Sequence[View] | Float[Tensor, "b 2 3"],
     classes: int,
-    rule: Rule = "zero_fill",
+    rule: str = "zero_fill",
 ) -> SparseTargets:
     """The score map averaged over the whole view (ReLabel), read at as many points as the map has cells."""
     maps, canvas = batched(score_maps, views, classes)
     height, width = maps.normalizer.shape[1:]
     footprint = average_over_tokens(maps, canvas, grid=(1, 1), samples=(height, width))
-    return RULES[rule](maps, footprint, classes)
+    return rule_named(rule)(maps, footprint, classes)
 
 
 def require_smoothing(smoothing: float) -> None:
@@ -220,6 +220,13 @@ def probabilities(maps: ScoreMaps, footprint: Footprint, classes: int) -> Sparse
 
 
 RULES = {"zero_fill": zero_fill, "probabilities": probabilities}
+
+
+def rule_named(rule: str) -> Callable[[ScoreMaps, Footprint, int], SparseTargets]:
+    """The function of a rule."""
+    if rule not in RULES:
+        raise UserError(f"rule must be one of {', '.join(RULES)}; got '{rule}'{did_you_mean(rule, RULES)}")
+    return RULES[rule]
 
 
 def image_targets(
