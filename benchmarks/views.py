@@ -27,6 +27,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset
 from torchvision.ops import roi_align
+from torchvision.transforms.functional import pil_to_tensor
 
 from alltokens.augment.photometric import posterize_pillow
 from alltokens.augment.pipeline import Augment, AugmentConfig, apply
@@ -68,7 +69,7 @@ class Photos(Dataset[Any]):
         if self.kind == "timm":
             return self.timm(image)
         draw = self.augment.draw(image.height, image.width, torch.Generator().manual_seed(index))
-        pixels = torch.from_numpy(numpy.array(apply(draw, image))).permute(2, 0, 1).contiguous()
+        pixels = pil_to_tensor(apply(draw, image))
         if self.kind == "unlabelled":
             return pixels, draw.view.normalized()
         labels = (self.ids[place].astype(numpy.int32), self.logits[place], self.normalizer[place])
