@@ -14,6 +14,11 @@ def require(condition: bool, sentence: str) -> None:
         raise UserError(sentence)
 
 
+def by(sizes: Iterable[int]) -> str:
+    """`3 x 224 x 224`."""
+    return " x ".join(map(str, sizes))
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """`; did you mean a, b?` for the closest known words, or nothing where none is close."""
     closest = get_close_matches(word, list(known), n=3, cutoff=0.5)

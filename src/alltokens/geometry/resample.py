@@ -16,8 +16,8 @@ from PIL import Image
 from torch import Tensor
 from torch.nn import functional as F
 
-from alltokens.errors import UserError
-from alltokens.geometry.view import NEGLIGIBLE, Matrix, Number, Picture, View, sides
+from alltokens.errors import UserError, by
+from alltokens.geometry.view import NEGLIGIBLE, Matrix, Number, Picture, View
 from alltokens.shapes import Bool, Float
 
 Fill = Number | tuple[Number, ...]
@@ -51,7 +51,7 @@ def apply_batch(images: Tensor, views: Sequence[View], interpolation: str = "bil
         check(view, (images.shape[2], images.shape[3]), images.shape[1], interpolation, fill)
         if view.size != views[0].size:
             raise UserError(
-                f"the views of a batch must share one canvas size; got {sides(views[0].size)} and {sides(view.size)}"
+                f"the views of a batch must share one canvas size; got {by(views[0].size)} and {by(view.size)}"
             )
     # Half precision, autocast's included, rounds 8-bit pixels.
     pixels = images if images.dtype == torch.float64 else images.float()
@@ -65,7 +65,7 @@ def apply_batch(images: Tensor, views: Sequence[View], interpolation: str = "bil
 def check(view: View, size: tuple[int, int], channels: int, interpolation: str, fill: Fill) -> None:
     """Raise where a view cannot be applied to an image of this size as asked."""
     if size != view.source:
-        raise UserError(f"a view of an image of {sides(view.source)} pixels was given one of {sides(size)}")
+        raise UserError(f"a view of an image of {by(view.source)} pixels was given one of {by(size)}")
     if interpolation not in FILTERS:
         raise UserError(f"interpolation must be bilinear or bicubic; got '{interpolation}'")
     if isinstance(fill, tuple) and len(fill) != channels:

@@ -8,7 +8,7 @@ import torch
 from PIL.Image import Image
 from torch import Tensor
 
-from alltokens.errors import UserError
+from alltokens.errors import UserError, by
 from alltokens.shapes import Float
 
 Number = int | float
@@ -94,7 +94,7 @@ class View:
         """Another view, of this one's canvas."""
         if other.source != self.size:
             raise UserError(
-                f"a view of {sides(other.source)} pixels cannot follow one whose canvas is {sides(self.size)}; "
+                f"a view of {by(other.source)} pixels cannot follow one whose canvas is {by(self.size)}; "
                 "start it from that size"
             )
         return self.step(other.size, other.matrix)
@@ -153,8 +153,3 @@ def require_finite(what: str, *numbers: Number) -> None:
     """Raise unless each number is finite."""
     if not all(map(math.isfinite, numbers)):
         raise UserError(f"{what} must be finite; got {', '.join(map(str, numbers))}")
-
-
-def sides(size: tuple[int, int]) -> str:
-    """`375 x 500`."""
-    return f"{size[0]} x {size[1]}"

@@ -1,6 +1,5 @@
 """MixToken: CutMix on the grid of tokens, so that every token shows one image and has that image's target (TL, 3.3)."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from math import inf
 
@@ -8,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from alltokens.errors import UserError
+from alltokens.errors import UserError, by
 from alltokens.shapes import Bool, Float, Int
 
 
@@ -136,8 +135,3 @@ def check_start(tensor: Tensor, expected: tuple[int, ...], name: str) -> None:
     """Raise unless the first axes are those of the mix."""
     if tuple(tensor.shape[: len(expected)]) != expected:
         raise UserError(f"{name} must start with {by(expected)} for this mix; got {by(tensor.shape)}")
-
-
-def by(sizes: Iterable[int]) -> str:
-    """`2 x 14 x 14`."""
-    return " x ".join(map(str, sizes))

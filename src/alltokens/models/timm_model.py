@@ -1,6 +1,5 @@
 """Any classifier of timm's, with a token head on every cell of its last feature map (TL, section 4.2)."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from inspect import signature
 from typing import Any, Literal
@@ -10,7 +9,7 @@ import torch
 from timm.models import PretrainedCfg, get_pretrained_cfg
 from torch import Tensor, nn
 
-from alltokens.errors import UserError, did_you_mean, require
+from alltokens.errors import UserError, by, did_you_mean, require
 from alltokens.models.config import require_positive
 from alltokens.models.initialize import initialize_own
 from alltokens.models.prediction import Prediction
@@ -192,8 +191,3 @@ def layout_of(model: Any, features: Any, grid: tuple[int, int] | None) -> Layout
 def looks(answer: Any) -> str:
     """The shape of a tensor, or of each of several."""
     return by(answer.shape) if isinstance(answer, Tensor) else " and ".join(looks(part) for part in answer)
-
-
-def by(sizes: Iterable[int]) -> str:
-    """`3 x 224 x 224`."""
-    return " x ".join(map(str, sizes))

@@ -8,7 +8,7 @@ from timm.models._features import feature_take_indices
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from alltokens.errors import UserError
+from alltokens.errors import UserError, by
 from alltokens.models.block import Block, Branches
 from alltokens.models.class_attention import ClassBlock
 from alltokens.models.config import NoNorm, ViTConfig
@@ -51,8 +51,8 @@ class VisionTransformer(nn.Module):
         expected = (self.config.channels, *self.config.image_size)
         if tuple(images.shape[1:]) != expected:
             raise UserError(
-                f"images must be {' x '.join(map(str, expected))} (channels x height x width) for this model; "
-                f"got {' x '.join(map(str, images.shape[1:]))}; set_image_size and set_channels change the model"
+                f"images must be {by(expected)} (channels x height x width) for this model; "
+                f"got {by(images.shape[1:])}; set_image_size and set_channels change the model"
             )
         return self.stem(images)
 
