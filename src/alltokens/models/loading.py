@@ -44,11 +44,11 @@ def load(file: WeightFile, config: ModelConfig, name: str) -> Model:
 def load_vit(file: WeightFile, config: ViTConfig, name: str) -> VisionTransformer:
     """One of ours: positions resampled, heads for other classes left out with a warning."""
     stored = as_stored(file, config)
-    wrong = differences(file.state, stored)
-    if wrong:
-        raise misfit(file, name, wrong)
     with torch.device("meta"):
         model = VisionTransformer(stored)
+    wrong = differences(file.state, model)
+    if wrong:
+        raise misfit(file, name, wrong)
     state = in_our_layout(file, stored)
     expected = model.state_dict()
     kept = {key: x for key, x in state.items() if key in expected and x.shape == expected[key].shape}
@@ -111,7 +111,9 @@ def fitting(file: WeightFile) -> list[str]:
     depth = len({key.split(".")[1] for key in state if key.startswith("blocks.")})
     width = state["norm.weight"].numel() if "norm.weight" in state else 0
     alike = {name: config for name, config in MODELS.items() if (config.depth, config.width) == (depth, width)}
-    fits = [name for name, config in alike.items() if not differences(state, as_stored(file, config))]
+    with torch.device("meta"):
+        models = {name: VisionTransformer(as_stored(file, config)) for name, config in alike.items()}
+    fits = [name for name, model in models.items() if not differences(state, model)]
     return [name for name in fits if as_stored(file, MODELS[name]) == MODELS[name]] or fits
 
 
@@ -152,14 +154,13 @@ def is_ours(state: Mapping[str, Tensor]) -> bool:
     return "blocks.0.attention.input.weight" in state
 
 
-def differences(state: Mapping[str, Tensor], config: ViTConfig) -> list[str]:
+def differences(state: Mapping[str, Tensor], model: VisionTransformer) -> list[str]:
     """Names, as the file has them, of tensors that are missing, unknown or of another shape, heads apart."""
-    with torch.device("meta"):
-        expected = VisionTransformer(config).state_dict()
+    expected = model.state_dict()
     if not is_ours(state):
-        if unpublished(config):
+        if unpublished(model.config):
             return sorted(state)
-        expected = to_published(config, expected, gains_of(state))
+        expected = to_published(model.config, expected, gains_of(state))
     heads = *HEADS, *HEADS.values()
     return shape_differences(without(state, *heads), without(expected, *heads))
 
