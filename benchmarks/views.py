@@ -31,7 +31,6 @@ from torchvision.transforms.functional import pil_to_tensor
 
 from alltokens.augment.photometric import posterize_pillow
 from alltokens.augment.pipeline import Augment, AugmentConfig, apply
-from alltokens.geometry.view import View
 from alltokens.labels.align import token_targets
 from alltokens.labels.score_map import ScoreMaps
 from alltokens.labels.sparse_loss import token_cross_entropy
@@ -100,8 +99,7 @@ def target_step() -> dict[str, float]:
     # Five different classes for each cell.
     ids = torch.rand(TARGET_BATCH, CLASSES, MAP, MAP, generator=source).topk(TOP, 1).indices.int().to(DEVICE)
     logits = (4 + 3 * torch.randn(shape, generator=source)).to(DEVICE)
-    whole = View.of(375, 500).normalized().to(DEVICE).expand(TARGET_BATCH, 2, 3)
-    maps = ScoreMaps(ids, logits, logits.logsumexp(1), whole)
+    maps = ScoreMaps.of_whole_images(ids, logits, logits.logsumexp(1))
     augment = Augment(AugmentConfig(policy=None))
     views = [augment.draw(375, 500, source).view for _ in range(TARGET_BATCH)]
     canvas = torch.stack([view.normalized() for view in views]).to(DEVICE)

@@ -15,7 +15,7 @@ def random_maps(b: int, k: int, h: int, w: int, classes: int, dtype: torch.dtype
     """Top-k logits of random ones, over the whole image."""
     dense = 4 * torch.randn(b, classes, h, w, generator=torch.Generator().manual_seed(b + k + h + w), dtype=dtype)
     logits, ids = dense.topk(k, 1)
-    return ScoreMaps(ids, logits, dense.logsumexp(1), torch.eye(2, 3, dtype=dtype).repeat(b, 1, 1))
+    return ScoreMaps.of_whole_images(ids, logits, dense.logsumexp(1))
 
 
 def dense_logits(maps: ScoreMaps, classes: int) -> Tensor:

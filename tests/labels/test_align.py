@@ -1,5 +1,7 @@
 """Aligned targets against torchvision's RoIAlign of the dense score map and against a loop over every point."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor
@@ -76,8 +78,10 @@ def test_turned_and_sheared_views_equal_a_loop_over_points(rule: str, classes: i
 @pytest.mark.parametrize("rule", ["zero_fill", "probabilities"])
 def test_half_precision_maps_lose_only_their_own_rounding(rule: str) -> None:
     maps = random_maps(4, 5, 6, 9, 40)
-    half = ScoreMaps(maps.classes.to(torch.int16), maps.logits.half(), maps.normalizer.half(), maps.views)
-    rounded = ScoreMaps(maps.classes, half.logits.float(), half.normalizer.float(), maps.views)
+    half = replace(
+        maps, classes=maps.classes.to(torch.int16), logits=maps.logits.half(), normalizer=maps.normalizer.half()
+    )
+    rounded = replace(maps, logits=half.logits.float(), normalizer=half.normalizer.float())
     views = turned_views(torch.float32)
     ours, theirs = (token_targets(x, views, (5, 4), 40, rule).dense() for x in (half, rounded))
     assert ours.dtype == torch.float32
@@ -164,6 +168,26 @@ def test_an_annotator_that_saw_a_part_labels_that_part() -> None:
     assert not corner.labelled.any()
 
 
+@pytest.mark.parametrize("rule", ["zero_fill", "probabilities"])
+def test_maps_of_different_grids_in_one_batch_give_what_each_gives_alone(rule: str) -> None:
+    maps = [ScoreMap.from_dense(4 * torch.randn(9, h, w, dtype=torch.float64)) for h, w in ((3, 8), (6, 4), (5, 5))]
+    views = [View.of(40, 60).crop(-4, 10, 30, 55).resize(32, 32).rotate(20), View.of(60, 40), View.of(9, 9).hflip()]
+    together = token_targets(maps, views, grid=(4, 5), classes=9, rule=rule)
+    for index, (score_map, view) in enumerate(zip(maps, views, strict=True)):
+        alone = token_targets([score_map], [view], grid=(4, 5), classes=9, rule=rule)
+        torch.testing.assert_close(together.dense()[index], alone.dense()[0])
+        assert together.labelled[index].equal(alone.labelled[0])
+
+
+@pytest.mark.parametrize("rule", ["zero_fill", "probabilities"])
+def test_an_image_without_a_map_has_no_targets(rule: str) -> None:
+    maps = random_maps(2, 3, 4, 4, classes=9)
+    maps = replace(maps, grids=torch.tensor([[4, 4], [0, 0]]))
+    targets = token_targets(maps, [View.of(20, 30), View.of(20, 30)], grid=(2, 2), classes=9, rule=rule)
+    assert targets.labelled.tolist() == [[True] * 4, [False] * 4]
+    assert targets.dense()[1].eq(0).all()
+
+
 def test_autocast_leaves_targets_alone() -> None:
     maps, views = random_maps(4, 5, 6, 9, 40), turned_views(torch.float32)
     with torch.autocast("cpu", torch.bfloat16):
@@ -174,7 +198,7 @@ def test_autocast_leaves_targets_alone() -> None:
 @pytest.mark.parametrize("rule", ["zero_fill", "probabilities"])
 def test_nothing_grows_with_the_number_of_classes(rule: str) -> None:
     maps = random_maps(2, 5, 6, 6, 40)
-    far = ScoreMaps(maps.classes * 2500, maps.logits, maps.normalizer, maps.views)
+    far = replace(maps, classes=maps.classes * 2500)
     with LargestTensor() as largest:
         targets = token_targets(far, turned_views(torch.float32)[:2], (7, 7), 100_000, rule, smoothing=0.1)
     assert largest.values == targets.ids.numel() == 2 * 49 * 4 * 4 * 5

@@ -113,12 +113,22 @@ def test_dense_logits_are_floats_with_three_dimensions(logits: torch.Tensor, got
     assert str(error.value) == f"dense logits must be floats [classes, h, w]; got {got}"
 
 
-def test_a_batch_has_one_shape() -> None:
-    maps = [ScoreMap.from_dense(torch.randn(6, 2, w)) for w in (2, 3)]
+def test_a_batch_pads_the_smaller_maps() -> None:
+    maps = [ScoreMap.from_dense(torch.randn(6, h, w)) for h, w in ((2, 4), (3, 1))]
+    batch = ScoreMaps.stack(maps)
+    assert batch.grids.tolist() == [[2, 4], [3, 1]]
+    assert batch.logits.shape == (2, 5, 3, 4)
+    torch.testing.assert_close(batch.logits[0, :, :2, :4], maps[0].logits)
+    torch.testing.assert_close(batch.classes[1, :, :3, :1], maps[1].classes)
+    assert batch.normalizer[1, :, 1:].eq(0).all()
+
+
+def test_a_batch_has_one_k_and_a_map() -> None:
+    maps = [ScoreMap.from_dense(torch.randn(6, 2, 2), top_k) for top_k in (2, 3)]
     with pytest.raises(UserError) as error:
         ScoreMaps.stack(maps)
-    sentence = "the score maps of a batch must have one shape [k, h, w], at least one map; got (5, 2, 2), (5, 2, 3)"
+    sentence = "a batch needs at least one score map, and one k for all of them; got k = 2 and k = 3"
     assert str(error.value) == sentence
     with pytest.raises(UserError) as error:
         ScoreMaps.stack([])
-    assert str(error.value) == "the score maps of a batch must have one shape [k, h, w], at least one map; got none"
+    assert str(error.value) == "a batch needs at least one score map, and one k for all of them; got none"

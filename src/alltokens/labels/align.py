@@ -90,7 +90,7 @@ def view_targets(
     classes: int,
     rule: str = "zero_fill",
 ) -> SparseTargets:
-    """The score map averaged over the whole view (ReLabel), read at as many points as the map has cells."""
+    """The score map averaged over the whole view (ReLabel), read at as many points as the largest map has cells."""
     maps, canvas = batched(score_maps, views, classes)
     height, width = maps.normalizer.shape[1:]
     footprint = average_over_tokens(maps, canvas, grid=(1, 1), samples=(height, width))
@@ -145,27 +145,34 @@ def average_over_tokens(
     maps: ScoreMaps, views: Float[Tensor, "b 2 3"], grid: tuple[int, int], samples: tuple[int, int]
 ) -> Footprint:
     """The mean over those points of each token that lie on the map."""
-    size = maps.normalizer.shape[1:]
+    rows, columns = rows_and_columns(maps)
     x, y = sample_points(onto_map(views, maps.views), grid, samples)
-    x, y = x * size[1] - 0.5, y * size[0] - 0.5
-    on_map = is_on_map(x, y, size).to(x.dtype)
-    return footprint_at(x, y, on_map / on_map.sum(-1, keepdim=True).clamp(min=1), size)
+    x, y = x * columns - 0.5, y * rows - 0.5
+    on_map = is_on_map(maps, x, y).to(x.dtype)
+    return footprint_at(maps, x, y, on_map / on_map.sum(-1, keepdim=True).clamp(min=1))
 
 
-def is_on_map(x: Float[Tensor, "b n s"], y: Float[Tensor, "b n s"], size: torch.Size) -> Bool[Tensor, "b n s"]:
+def rows_and_columns(maps: ScoreMaps) -> tuple[Int[Tensor, "b 1 1"], Int[Tensor, "b 1 1"]]:
+    """Of each map, to go with its points."""
+    return maps.grids[:, 0, None, None], maps.grids[:, 1, None, None]
+
+
+def is_on_map(maps: ScoreMaps, x: Float[Tensor, "b n s"], y: Float[Tensor, "b n s"]) -> Bool[Tensor, "b n s"]:
     """RoIAlign's rule: half a cell beyond the edge still reads the edge, beyond that there is nothing."""
-    return (x >= -1) & (x <= size[1]) & (y >= -1) & (y <= size[0])
+    rows, columns = rows_and_columns(maps)
+    return (x >= -1) & (x <= columns) & (y >= -1) & (y <= rows) & (rows > 0)
 
 
 def footprint_at(
-    x: Float[Tensor, "b n s"], y: Float[Tensor, "b n s"], weights: Float[Tensor, "b n s"], size: torch.Size
+    maps: ScoreMaps, x: Float[Tensor, "b n s"], y: Float[Tensor, "b n s"], weights: Float[Tensor, "b n s"]
 ) -> Footprint:
     """Bilinear reading at points given in cells, whole numbers being centres of cells."""
-    height, width = size
-    x, y = x.clamp(0, width - 1), y.clamp(0, height - 1)
+    last_row, last_column = ((count - 1).clamp(min=0) for count in rows_and_columns(maps))
+    x, y = x.clamp(min=0).minimum(last_column), y.clamp(min=0).minimum(last_row)
     left, top = x.floor(), y.floor()
-    right, bottom = (left + 1).clamp(max=width - 1), (top + 1).clamp(max=height - 1)
+    right, bottom = (left + 1).minimum(last_column), (top + 1).minimum(last_row)
     across, down = x - left, y - top
+    width = maps.normalizer.shape[2]
     corners = (top * width + left, top * width + right, bottom * width + left, bottom * width + right)
     shares = ((1 - down) * (1 - across), (1 - down) * across, down * (1 - across), down * across)
     weighted = torch.stack(shares, -1) * weights[..., None]

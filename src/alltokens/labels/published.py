@@ -7,7 +7,7 @@ from torch.nn import functional as F
 from alltokens.labels.align import Footprint, SparseTargets, footprint_at, is_on_map, zero_fill
 from alltokens.labels.score_map import ScoreMaps
 from alltokens.labels.sparse_loss import token_cross_entropy
-from alltokens.shapes import Float
+from alltokens.shapes import Float, Int
 
 
 def published_targets(
@@ -21,30 +21,31 @@ def published_targets(
 
     Smoothed ones sum to 1 + smoothing / classes.
     """
-    footprint = published_footprint(crops, grid, score_maps.normalizer.shape[1:])
+    footprint = published_footprint(score_maps, crops, grid)
     off = smoothing / classes
     return zero_fill(score_maps, footprint, classes).scaled(1.0 - smoothing + off, off)
 
 
-def published_footprint(crops: Float[Tensor, "b 4"], grid: tuple[int, int], size: torch.Size) -> Footprint:
+def published_footprint(maps: ScoreMaps, crops: Float[Tensor, "b 4"], grid: tuple[int, int]) -> Footprint:
     """RoIAlign with top and height taken for x, left and width for y, and as many points as a token spans cells."""
     top, left, height, width = crops.unbind(1)
-    x, share_x = axis_points(top, top + height, grid[1], size[1])
-    y, share_y = axis_points(left, left + width, grid[0], size[0])
+    rows, columns = maps.grids.unbind(1)
+    x, share_x = axis_points(top, top + height, grid[1], columns, maps.normalizer.shape[2])
+    y, share_y = axis_points(left, left + width, grid[0], rows, maps.normalizer.shape[1])
     shape = len(crops), *grid, y.shape[2], x.shape[2]
     x, share_x = (part[:, None, :, None].expand(shape).flatten(3).flatten(1, 2) for part in (x, share_x))
     y, share_y = (part[:, :, None, :, None].expand(shape).flatten(3).flatten(1, 2) for part in (y, share_y))
-    return footprint_at(x, y, share_x * share_y * is_on_map(x, y, size), size)
+    return footprint_at(maps, x, y, share_x * share_y * is_on_map(maps, x, y))
 
 
 def axis_points(
-    start: Float[Tensor, " b"], end: Float[Tensor, " b"], tokens: int, cells: int
+    start: Float[Tensor, " b"], end: Float[Tensor, " b"], tokens: int, cells: Int[Tensor, " b"], most_cells: int
 ) -> tuple[Float[Tensor, "b tokens s"], Float[Tensor, "b tokens s"]]:
     """Points of each token on one axis, in cells, and their shares: as many as the token spans cells, rounded up."""
     start, end = start * cells - 0.5, end * cells - 0.5
     length = (end - start).clamp(min=1) / tokens
     count = length.ceil()
-    most = -(-cells // tokens) + 1  # rounding may take a crop of everything past its last cell
+    most = -(-most_cells // tokens) + 1  # rounding may take a crop of everything past its last cell
     token = torch.arange(tokens, device=start.device)[:, None]
     point = torch.arange(most, device=start.device)
     length, count = length[:, None, None], count[:, None, None]

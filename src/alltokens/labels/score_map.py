@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from alltokens.errors import UserError
 from alltokens.shapes import Float, Int
@@ -83,7 +84,7 @@ def check_values(score_map: ScoreMap) -> None:
 
 @dataclass(frozen=True, eq=False)
 class ScoreMaps:
-    """Score maps of a batch, all of one shape."""
+    """Score maps of a batch; smaller ones have padding to the right and below."""
 
     classes: Int[Tensor, "b k h w"]
     """Class ids, distinct within a cell."""
@@ -93,25 +94,42 @@ class ScoreMaps:
     """Log-sum-exp of a cell's logits over all classes."""
     views: Float[Tensor, "b 2 3"]
     """Maps from the annotator's canvas to the image, each taken as the unit square."""
+    grids: Int[Tensor, "b 2"]
+    """Rows and columns of each map, padding not counted; (0, 0) is an image without labels."""
+
+    @classmethod
+    def of_whole_images(
+        cls, classes: Int[Tensor, "b k h w"], logits: Float[Tensor, "b k h w"], normalizer: Float[Tensor, "b h w"]
+    ) -> "ScoreMaps":
+        """Maps of one shape, by an annotator that saw all of each image."""
+        b, *grid = normalizer.shape
+        views = whole_image().to(normalizer).repeat(b, 1, 1)
+        return cls(classes, logits, normalizer, views, torch.tensor(grid, device=normalizer.device).repeat(b, 1))
 
     @classmethod
     def stack(cls, score_maps: Sequence[ScoreMap]) -> "ScoreMaps":
-        """One batch of several score maps."""
-        shapes = {tuple(score_map.classes.shape): None for score_map in score_maps}
-        if len(shapes) != 1:
-            raise UserError(
-                "the score maps of a batch must have one shape [k, h, w], at least one map; "
-                f"got {', '.join(map(str, shapes)) or 'none'}"
-            )
+        """One batch of several score maps, which may differ in their grids."""
+        depths = {len(score_map.classes): None for score_map in score_maps}
+        if len(depths) != 1:
+            got = " and ".join(f"k = {k}" for k in depths) or "none"
+            raise UserError(f"a batch needs at least one score map, and one k for all of them; got {got}")
+        grids = torch.tensor([score_map.normalizer.shape for score_map in score_maps])
+        size = tuple(grids.amax(0).tolist())
         return cls(
-            classes=torch.stack([score_map.classes for score_map in score_maps]),
-            logits=torch.stack([score_map.logits for score_map in score_maps]),
-            normalizer=torch.stack([score_map.normalizer for score_map in score_maps]),
+            classes=padded([score_map.classes for score_map in score_maps], size),
+            logits=padded([score_map.logits for score_map in score_maps], size),
+            normalizer=padded([score_map.normalizer for score_map in score_maps], size),
             views=torch.stack([score_map.view for score_map in score_maps]),
+            grids=grids.to(score_maps[0].normalizer.device),
         )
 
     def to(self, device: torch.device | str) -> "ScoreMaps":
         """The same on another device; copies from pinned memory are not waited for."""
         waits = torch.device(device).type == "cpu"
-        parts = self.classes, self.logits, self.normalizer, self.views
+        parts = self.classes, self.logits, self.normalizer, self.views, self.grids
         return ScoreMaps(*(part.to(device, non_blocking=not waits) for part in parts))
+
+
+def padded(maps: Sequence[Tensor], size: tuple[int, ...]) -> Tensor:
+    """Tensors [..., h, w] as one, zeros to the right and below of those that are smaller than `size`."""
+    return torch.stack([F.pad(x, (0, size[1] - x.shape[-1], 0, size[0] - x.shape[-2])) for x in maps])
