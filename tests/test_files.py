@@ -81,15 +81,15 @@ def test_sha256sum_reads_the_checksum(tmp_path):
     subprocess.run(["sha256sum", "--check", "--strict", "a.bin.sha256"], cwd=tmp_path, check=True, capture_output=True)
 
 
-def test_a_damaged_file_is_named_with_both_digests(tmp_path):
+@pytest.mark.parametrize(("name", "content"), [("a.bin", b"abd"), ("a.bin.sha256", b"\xff"), ("a.bin.sha256", b"")])
+def test_a_damaged_file_or_checksum_is_named(tmp_path, name, content):
     path = tmp_path / "a.bin"
     write_atomically(path, lambda file: file.write(b"abc"), checksum=True)
-    path.write_bytes(b"abd")
+    (tmp_path / name).write_bytes(content)
     with pytest.raises(UserError) as raised:
         verify(path)
     assert str(raised.value) == (
-        f"'{path}' is damaged: its SHA-256 is a52d159f262b... but 'a.bin.sha256' says ba7816bf8f01...; "
-        "write or download it again"
+        f"'{path}' or 'a.bin.sha256' is damaged: the one is not the checksum of the other; write or download both again"
     )
 
 

@@ -9,6 +9,8 @@ import pytest
 from alltokens.cli.main import COMMANDS, main
 from docs.draw_models import drawing
 
+from .annotate.toys import photo_folder
+
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 
@@ -57,6 +59,7 @@ def test_an_example_runs_and_prints_what_its_comments_say(title, capsys):
 
 def test_every_command_is_in_the_table_and_runs(capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
+    photo_folder(tmp_path / "photos", 2)
     lines = re.findall(r"\| `alltokens ([^`]+)` \|", section("What there is"))
     assert {line.split()[0] for line in lines} == set(COMMANDS)
     for line in lines:

@@ -8,6 +8,7 @@ from alltokens.geometry.view import View
 from alltokens.labels.align import SparseTargets, token_targets
 from alltokens.labels.score_map import ScoreMap
 from alltokens.labels.sparse_loss import token_cross_entropy
+from alltokens.labels.store import LabelStore
 from alltokens.mix.token_mix import TokenMix
 from alltokens.models import timm_contract as timm_contract  # imported for what it registers
 from alltokens.models.config import ViTConfig
@@ -19,6 +20,7 @@ from alltokens.models.zoo import list_models
 __version__ = "0.1.0"
 
 __all__ = [
+    "LabelStore",
     "Prediction",
     "ScoreMap",
     "SparseTargets",

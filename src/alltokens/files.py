@@ -31,9 +31,8 @@ def write_atomically(path: str | Path, write: Callable[[BinaryIO], object], chec
         temporary.unlink(missing_ok=True)
     sync_folder(path.parent)
     if checksum:
-        # The layout of sha256sum, so that `sha256sum --check` reads it too.
-        line = f"{sha256(path)}  {path.name}\n"
-        write_atomically(checksum_path(path), lambda file: file.write(line.encode()))
+        line = checksum_line(path)
+        write_atomically(checksum_path(path), lambda file: file.write(line))
 
 
 def verify(path: str | Path) -> None:
@@ -43,17 +42,21 @@ def verify(path: str | Path) -> None:
     for needed in (path, beside):
         if not needed.is_file():
             raise UserError(f"'{needed}' does not exist; '{path.name}' and '{beside.name}' belong together")
-    expected, found = beside.read_text().split(" ", 1)[0].strip(), sha256(path)
-    if found != expected:
+    if beside.read_bytes() != checksum_line(path):
         raise UserError(
-            f"'{path}' is damaged: its SHA-256 is {found[:12]}... but '{beside.name}' says {expected[:12]}...; "
-            "write or download it again"
+            f"'{path}' or '{beside.name}' is damaged: the one is not the checksum of the other; "
+            "write or download both again"
         )
 
 
 def checksum_path(path: Path) -> Path:
     """`model.safetensors` has its checksum in `model.safetensors.sha256`."""
     return path.with_name(path.name + ".sha256")
+
+
+def checksum_line(path: Path) -> bytes:
+    """What the file beside it holds, in the layout of sha256sum, so that `sha256sum --check` reads it too."""
+    return f"{sha256(path)}  {path.name}\n".encode("utf-8", "surrogateescape")
 
 
 def sha256(path: Path) -> str:

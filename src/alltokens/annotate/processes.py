@@ -1,0 +1,49 @@
+"""The processes of a torchrun, one or many, and what they tell each other."""
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, TypeVar
+
+from torch import distributed
+
+Value = TypeVar("Value")
+LONGEST_WAIT = timedelta(days=7)
+"""For the slowest of them; torch's half an hour is for steps of training."""
+
+
+@dataclass(frozen=True)
+class Processes:
+    """This process among those that share the work."""
+
+    rank: int
+    count: int
+
+    @staticmethod
+    @contextmanager
+    def of_torchrun() -> Iterator["Processes"]:
+        """As torchrun's environment says; without it there is one process."""
+        processes = Processes(int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1)))
+        if processes.count == 1:
+            yield processes
+            return
+        distributed.init_process_group("gloo", timeout=LONGEST_WAIT)
+        try:
+            yield processes
+        finally:
+            distributed.destroy_process_group()
+
+    def agree(self, decide: Callable[[], Value]) -> Value:
+        """What the first process finds, in all of them."""
+        if self.count == 1:
+            return decide()
+        found: list[Any] = [decide() if self.rank == 0 else None]
+        distributed.broadcast_object_list(found)
+        return found[0]
+
+    def wait(self) -> None:
+        """Until all of them are here."""
+        if self.count > 1:
+            distributed.barrier()

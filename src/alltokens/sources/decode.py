@@ -1,0 +1,102 @@
+"""Bytes, or an image in any of Pillow's modes, to an upright RGB image; what cannot be read says why."""
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import BytesIO
+
+import numpy as np
+from PIL import ExifTags, Image, UnidentifiedImageError
+
+DECODER = "pillow"
+EXIF = "applied"
+"""What is done with the orientation tag."""
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
+"""All that is read. Others of Pillow's start programs (EPS) or are rarely tested; JPEG includes MPO."""
+ENDINGS = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
+"""File names with these, in either case, are images."""
+LARGEST = 89_478_485
+"""Pixels; where Pillow begins to warn of a small file made to fill the memory."""
+UPRIGHT = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+"""What undoes each value of the orientation tag."""
+
+
+class Unreadable(Exception):
+    """Why an image cannot be read, one sentence; such an image is listed, it does not end the work."""
+
+
+def decode(data: bytes | Image.Image) -> Image.Image:
+    """The first frame, upright, as RGB without its transparency, which torchvision and timm leave out too."""
+    with reading():
+        image = open_image(data) if isinstance(data, bytes) else data
+        if image.width * image.height > LARGEST:
+            raise too_large()
+        image.load()
+        method = UPRIGHT.get(orientation(image))
+        image = eight_bits(image).convert("RGB")
+        # What is left would say that the image is still to be turned.
+        image.info.clear()
+        return image if method is None else image.transpose(method)
+
+
+@contextmanager
+def reading() -> Iterator[None]:
+    """Whatever Pillow raises becomes Unreadable, and its warnings of odd files are not shown."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            yield
+        except Unreadable:
+            raise
+        except UnidentifiedImageError as error:
+            raise Unreadable(f"the image is damaged or not one of {', '.join(FORMATS)}") from error
+        except Image.DecompressionBombError as error:
+            raise too_large() from error
+        except Exception as error:  # damaged bytes make Pillow raise anything, SyntaxError and MemoryError included
+            raise Unreadable(f"the image cannot be decoded ({said_by(error)})") from error
+
+
+def said_by(error: Exception) -> str:
+    """The first line of a library's own words, to stand in a sentence."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:200].rstrip(".")
+
+
+def too_large() -> Unreadable:
+    """The sentence for a decompression bomb, or an image that might be one."""
+    return Unreadable(f"the image has more than {LARGEST:,} pixels")
+
+
+def open_image(data: bytes) -> Image.Image:
+    """The header is read, the pixels are not."""
+    if not data:
+        raise Unreadable("the image is empty")
+    return Image.open(BytesIO(data), formats=FORMATS)
+
+
+def orientation(image: Image.Image) -> int:
+    """The tag's value; an image that is whole is not given up for a tag that cannot be read."""
+    try:
+        return int(image.getexif().get(ExifTags.Base.Orientation, 1))
+    except Exception:  # as above: damaged tags raise anything
+        return 1
+
+
+def eight_bits(image: Image.Image) -> Image.Image:
+    """Greyscale of 16 bits in 8, where Pillow itself would cut off all above 255."""
+    if image.mode == "F":
+        raise Unreadable("the image has floating-point pixels, whose range is not known")
+    if image.mode != "I" and not image.mode.startswith("I;16"):
+        return image
+    # Pillow holds the 16 bits of some formats in 32.
+    values = np.asarray(image).astype(np.int64)
+    if values.min() < 0 or values.max() > 65535:
+        raise Unreadable(f"the image has values from {values.min()} to {values.max()}, outside of 16 bits")
+    return Image.fromarray(((values + 128) // 257).astype(np.uint8))

@@ -1,0 +1,143 @@
+"""A Hugging Face data set on disk: what `save_to_disk` wrote, or parquet files as the Hub has them."""
+
+import os
+import re
+from array import array
+from collections.abc import Iterable
+from dataclasses import dataclass
+from glob import escape, glob
+from pathlib import Path, PurePath
+from typing import Any
+
+from alltokens.errors import UserError
+from alltokens.sources.decode import said_by
+from alltokens.sources.source import Computed, Source
+
+SAVED = (("dataset_dict.json",), ("dataset_info.json", "state.json"))
+"""Files that `save_to_disk` leaves for several splits, and for one data set."""
+SHARD = re.compile(r"(.+?)-\d+-of-\d+(-[0-9a-f]+)?")
+
+
+@dataclass(frozen=True)
+class ReadRow:
+    """The stored bytes of one row's image."""
+
+    rows: Any
+    column: str
+
+    def __call__(self, index: int) -> bytes:
+        image = self.rows[index][self.column]
+        if image is None:
+            raise OSError("the row has no image")
+        return image["bytes"] if image["bytes"] is not None else Path(image["path"]).read_bytes()
+
+
+def is_hugging_face(data: str) -> bool:
+    """Known by the files at its top."""
+    if not os.path.isdir(data):
+        return False
+    saved = any(all(os.path.isfile(os.path.join(data, name)) for name in names) for names in SAVED)
+    return saved or bool(parquet_files(data))
+
+
+def parquet_files(data: str) -> list[str]:
+    """In the folder, or in `data` within it; sorted."""
+    return sorted(glob(os.path.join(escape(data), "*.parquet")) + glob(os.path.join(escape(data), "data", "*.parquet")))
+
+
+def open_hugging_face(data: str, split: str | None) -> Source:
+    """One split; keys are row numbers."""
+    try:
+        import datasets
+    except ImportError as error:
+        raise UserError(
+            f"'{data}' needs the package datasets; install it with: pip install 'alltokens[datasets]'"
+        ) from error
+    try:
+        rows = read_parquet(data, split) if parquet_files(data) else read_saved(data, split)
+    except UserError:
+        raise
+    except Exception as error:  # damaged files make pyarrow and datasets raise anything
+        raise UserError(
+            f"'{data}' cannot be read as a Hugging Face data set ({said_by(error)}); download it again"
+        ) from error
+    rows = rows.with_format(None)  # a format, such as tensors, is saved with the rows
+    image = image_column(data, rows)
+    # Our decoder is to see the bytes, as it does for every other source.
+    images = rows.select_columns([image]).cast_column(image, datasets.Image(decode=False))
+    label = label_column(rows)
+    if label is None:
+        classes, labels = (), array("i", [-1]) * len(rows)
+    else:
+        classes = tuple(rows.features[label].names)
+        stated = rows.select_columns([label])[:][label]
+        labels = array("i", [-1 if value is None else value for value in stated])
+    return Source(data, Computed(len(rows), str), labels, classes, ReadRow(images, image))
+
+
+def read_saved(data: str, split: str | None) -> Any:
+    """What `save_to_disk` wrote."""
+    from datasets import DatasetDict, load_from_disk
+
+    saved = load_from_disk(data)
+    if isinstance(saved, DatasetDict):
+        return saved[chosen(data, saved, split)]
+    if saved.split is None and split is not None:
+        raise UserError(f"'{data}' has no splits; it was saved as one data set, so leave out '{split}'")
+    chosen(data, [str(saved.split)], split)
+    return saved
+
+
+def read_parquet(data: str, split: str | None) -> Any:
+    """Parquet files, converted once into a cache of `datasets`, which reads single rows fast."""
+    from datasets import Dataset, NamedSplit
+
+    splits: dict[str, list[str]] = {}
+    for path in parquet_files(data):
+        splits.setdefault(split_of(path), []).append(path)
+    split = chosen(data, splits, split)
+    # The builder behind it takes local files alone, so nothing is asked of the Hub; it takes paths for patterns.
+    return Dataset.from_parquet(list(map(escape, splits[split])), split=NamedSplit(split))
+
+
+def split_of(path: str) -> str:
+    """`train` of `train-00000-of-00002.parquet`, `train.parquet` and `train/0000.parquet`."""
+    stem = PurePath(path).stem
+    if stem.isdigit():
+        return Path(path).resolve().parent.name
+    shard = SHARD.fullmatch(stem)
+    return shard[1] if shard else stem
+
+
+def chosen(data: str, splits: Iterable[str], split: str | None) -> str:
+    """The split asked for, or the only one."""
+    there = sorted(splits)
+    if split is None and len(there) == 1:
+        return there[0]
+    if split is None:
+        raise UserError(f"'{data}' has the splits {', '.join(there)}; choose one of them")
+    if split not in there:
+        raise UserError(f"'{data}' has no split '{split}'; it has {', '.join(there)}")
+    return split
+
+
+def image_column(data: str, rows: Any) -> str:
+    """The column of images; `image` where there are several."""
+    from datasets import Image
+
+    columns = [name for name, feature in rows.features.items() if isinstance(feature, Image)]
+    if len(columns) == 1 or "image" in columns:
+        return "image" if "image" in columns else columns[0]
+    if columns:
+        raise UserError(f"'{data}' has the image columns {', '.join(columns)}; rename the one to use to 'image'")
+    raise UserError(f"'{data}' has no image column; its columns are {', '.join(rows.features)}")
+
+
+def label_column(rows: Any) -> str | None:
+    """The column of classes: `label`, or else the finest of them."""
+    from datasets import ClassLabel
+
+    columns = [name for name, feature in rows.features.items() if isinstance(feature, ClassLabel)]
+    if "label" in columns:
+        return "label"
+    return max(columns, key=lambda name: rows.features[name].num_classes, default=None)
