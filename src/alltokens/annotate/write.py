@@ -147,7 +147,9 @@ def annotate_shards(
 ) -> None:
     """Decoding, network and disk at the same time, one batch after the other."""
     batches = [batch for shard in shards for batch in batches_of(job.plan.rows_of(shard), machine.batch)]
-    module = job.annotator.module.to(machine.device).to(memory_format=torch.channels_last)
+    module = job.annotator.module.to(machine.device)
+    if machine.device.type == "cuda":
+        module = module.to(memory_format=torch.channels_last)
     loader = DataLoader[Read](
         cast(Dataset[Read], Reader(job.source, job.canvas, batches)),
         batch_size=None,
@@ -179,9 +181,11 @@ def score(job: Job, module: torch.nn.Module, images: UInt8[torch.Tensor, "b 3 h 
     """The annotator's maps of a batch, its top classes only."""
     annotator = job.annotator
     mean, std = (torch.tensor(values, device=device).view(3, 1, 1) for values in (annotator.mean, annotator.std))
-    pixels = images.to(device, non_blocking=True).contiguous(memory_format=torch.channels_last)
-    pixels = (pixels.float() / 255 - mean) / std
-    with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
+    pixels = (images.to(device, non_blocking=True).float() / 255 - mean) / std
+    on_gpu = device.type == "cuda"
+    if on_gpu:
+        pixels = pixels.contiguous(memory_format=torch.channels_last)
+    with torch.autocast(device.type, torch.bfloat16, enabled=on_gpu):
         logits = module(pixels)
         if job.flip:
             logits = (logits + module(pixels.flip(3)).flip(3)) / 2

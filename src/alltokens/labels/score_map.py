@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import isfinite
 
 import torch
 from torch import Tensor
@@ -75,10 +76,12 @@ def check_values(score_map: ScoreMap) -> None:
         raise UserError(f"a class may appear once in a cell of a score map; got class {int(repeated[0])} twice")
     for name in ("logits", "normalizer", "view"):
         value: Tensor = getattr(score_map, name)
-        if not value.isfinite().all():
+        # The sum is cheap; where it overflows, each value is looked at.
+        if not isfinite(float(value.sum())) and not value.isfinite().all():
             bad = value[~value.isfinite()][0]
             raise UserError(f"the {name} of a score map must be finite numbers; got {float(bad)}")
-    if float(torch.det(score_map.view[:, :2].double())) == 0.0:
+    (a, b, _), (c, d, _) = score_map.view.tolist()
+    if a * d == b * c:
         raise UserError(f"the view of a score map must not fold its canvas into a line; got {score_map.view.tolist()}")
 
 
