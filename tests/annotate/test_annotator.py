@@ -168,6 +168,31 @@ def test_images_of_other_sizes_have_a_cell_for_each_stride(opened):
         assert annotator.module(pixels(64, 96, batch=1)).shape[2:] == (2, 3)
 
 
+@torch.no_grad()
+def test_under_autocast_the_head_still_works_in_float32(tmp_path):
+    path, model = saved(tmp_path, "resnet18")
+    images = pixels(64, 96)
+    with torch.autocast("cpu", torch.bfloat16):
+        features = model.forward_features(images)
+        logits = open_annotator("timm/resnet18", path).module(images)
+    assert features.dtype == torch.bfloat16
+    expected = features.double().permute(0, 2, 3, 1) @ model.fc.weight.double().T + model.fc.bias.double()
+    torch.testing.assert_close(logits.double().permute(0, 2, 3, 1), expected, atol=1e-5, rtol=1e-5)
+
+
+@torch.no_grad()
+def test_under_autocast_our_token_head_still_works_in_float32(tmp_path):
+    config = KINDS["lvvit"]
+    model = lively_ours(config).eval()
+    save_model(model, tmp_path / "tiny.safetensors")
+    images = images_for(config)
+    with torch.autocast("cpu", torch.bfloat16):
+        encoded = model.encode(model.embed(images))
+        logits = open_annotator(str(tmp_path / "tiny.safetensors")).module(images)
+    expected = model.token_head(encoded[:, 1:].float())
+    torch.testing.assert_close(logits.flatten(2).mT, expected, atol=1e-5, rtol=1e-5)
+
+
 def test_an_annotator_is_ready_to_annotate(opened):
     family, annotator, _ = opened
     assert annotator.name == f"timm/{family.name}"

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from alltokens.errors import UserError
+from alltokens.labels.sparse_loss import wide
 from alltokens.models.timm_model import Layout, TimmClassifier, layout_of
 from alltokens.models.vit import VisionTransformer
 from alltokens.shapes import Float
@@ -32,12 +33,13 @@ class DenseTimm(nn.Module):
     def forward(self, images: Float[Tensor, "b 3 H W"]) -> Float[Tensor, "b k h w"]:
         model: Any = self.model
         features = model.forward_features(images)
-        tokens = self.layout.tokens(features)
-        if self.token_head is not None:
-            logits = self.token_head(tokens)
-        else:
-            one_each = tokens.flatten(0, 1)[:, None]
-            logits = model.forward_head(as_features(self.layout, one_each, (1, 1))).unflatten(0, tokens.shape[:2])
+        with at_full_precision(images.device):
+            tokens = self.layout.tokens(features.to(wide(features)))
+            if self.token_head is not None:
+                logits = self.token_head(tokens)
+            else:
+                one_each = tokens.flatten(0, 1)[:, None]
+                logits = model.forward_head(as_features(self.layout, one_each, (1, 1))).unflatten(0, tokens.shape[:2])
         return logits.transpose(1, 2).unflatten(2, grid_of(self.layout, features))
 
 
@@ -49,8 +51,16 @@ class DenseViT(nn.Module):
         self.model = model
 
     def forward(self, images: Float[Tensor, "b 3 H W"]) -> Float[Tensor, "b k h w"]:
-        logits = self.model(images).token_logits
+        encoded = self.model.encode(self.model.embed(images))
+        with at_full_precision(images.device):
+            logits = self.model.classify(encoded.to(wide(encoded))).token_logits
+        assert logits is not None
         return logits.transpose(1, 2).unflatten(2, self.model.config.grid)
+
+
+def at_full_precision(device: torch.device) -> torch.autocast:
+    """For heads: logits rounded to bf16 would be further from the truth than the store's own rounding takes them."""
+    return torch.autocast(device.type, enabled=False)
 
 
 def grid_of(layout: Layout, features: Float[Tensor, "b ..."]) -> tuple[int, int]:
