@@ -171,20 +171,27 @@ def test_a_row_without_a_class_or_image_has_none(tmp_path):
         source.image(0)
 
 
-def test_an_image_that_is_only_named_is_read_from_its_file(tmp_path):
-    (tmp_path / "a.png").write_bytes(picture(8))
-    paths = [str(tmp_path / "a.png"), "hf://datasets/a/b.png"]
+def test_an_image_that_is_only_named_is_read_from_its_file_within_the_folder(tmp_path):
+    outside = tmp_path / "b.png"
+    outside.write_bytes(picture(9))
+    inside = ["images/a.png", str(tmp_path / "data" / "images" / "a.png")]
+    paths = [*inside, "hf://datasets/a/b.png", str(outside), "../b.png", "images/link.png"]
     image = pyarrow.array([{"bytes": None, "path": path} for path in paths], datasets.Image().pa_type)
     features = datasets.Features({"image": datasets.Image()})
-    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "images").mkdir(parents=True)
+    (tmp_path / "data" / "images" / "a.png").write_bytes(picture(8))
+    (tmp_path / "data" / "images" / "link.png").symlink_to(outside)
     # `datasets` itself would put the files' bytes in, or look for them on the Hub.
     pyarrow.parquet.write_table(
         pyarrow.table({"image": image}, schema=features.arrow_schema), tmp_path / "data" / "train.parquet"
     )
     source = open_source(str(tmp_path / "data"))
-    assert red(source.image(0)) == 8
+    assert red(source.image(0)) == red(source.image(1)) == 8
     with pytest.raises(Unreadable, match=r"^the image cannot be read \(No such file or directory\)$"):
-        source.image(1)
+        source.image(2)
+    for index in (3, 4, 5):
+        with pytest.raises(Unreadable, match=r"^the image cannot be read \(its file lies outside of the data set's "):
+            source.image(index)
 
 
 def test_a_data_set_without_images_is_refused(tmp_path):

@@ -24,12 +24,19 @@ class ReadRow:
 
     rows: Any
     column: str
+    folder: Path
+    """Of the data set: no row may name a file elsewhere."""
 
     def __call__(self, index: int) -> bytes:
         image = self.rows[index][self.column]
         if image is None:
             raise OSError("the row has no image")
-        return image["bytes"] if image["bytes"] is not None else Path(image["path"]).read_bytes()
+        if image["bytes"] is not None:
+            return image["bytes"]
+        path = Path(self.folder, image["path"]).resolve()
+        if not path.is_relative_to(self.folder.resolve()):
+            raise OSError("its file lies outside of the data set's folder")
+        return path.read_bytes()
 
 
 def is_hugging_face(data: str) -> bool:
@@ -72,7 +79,7 @@ def open_hugging_face(data: str, split: str | None) -> Source:
         classes = tuple(rows.features[label].names)
         stated = rows.select_columns([label])[:][label]
         labels = array("i", [-1 if value is None else value for value in stated])
-    return Source(data, Computed(len(rows), str), labels, classes, ReadRow(images, image))
+    return Source(data, Computed(len(rows), str), labels, classes, ReadRow(images, image, Path(data)))
 
 
 def read_saved(data: str, split: str | None) -> Any:
