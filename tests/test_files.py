@@ -3,6 +3,7 @@
 import errno
 import os
 import shutil
+import signal
 import stat
 import subprocess
 import sys
@@ -11,7 +12,9 @@ from pathlib import Path
 import pytest
 
 from alltokens.errors import UserError
-from alltokens.files import verify, write_atomically
+from alltokens.files import tidy_folder, verify, whole_folder, write_atomically, write_folder
+
+from .faults import calls_of, needs_strace, run_with_fault
 
 FILL_AND_DIE = """
 import os, sys
@@ -145,3 +148,94 @@ def test_a_full_disk_is_an_error(tmp_path):
         write_atomically(tmp_path / "a.bin", write)
     assert str(raised.value) == (f"cannot write '{tmp_path}/a.bin': the disk is full; free some space and run again")
     assert names(tmp_path) == []
+
+
+def fill_with(content: bytes):
+    """A filler that answers with what it wrote."""
+
+    def fill(folder: Path) -> bytes:
+        write_atomically(folder / "a.bin", lambda file: file.write(content))
+        return content
+
+    return fill
+
+
+def test_a_folder_is_written_and_its_fillers_answer_handed_on(tmp_path):
+    assert write_folder(tmp_path / "folder", fill_with(b"new")) == b"new"
+    assert names(tmp_path) == ["folder"]
+    assert (tmp_path / "folder" / "a.bin").read_bytes() == b"new"
+
+
+def test_a_folder_replaces_an_older_one_whole(tmp_path):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "older.bin").write_bytes(b"old")
+    write_folder(tmp_path / "folder", fill_with(b"new"))
+    assert names(tmp_path) == ["folder"]
+    assert names(tmp_path / "folder") == ["a.bin"]
+
+
+def test_an_older_folder_stays_when_its_successor_fails(tmp_path):
+    write_folder(tmp_path / "folder", fill_with(b"old"))
+
+    def fail(folder: Path) -> None:
+        (folder / "half.bin").write_bytes(b"half of the new")
+        raise RuntimeError("stop")
+
+    with pytest.raises(RuntimeError, match="stop"):
+        write_folder(tmp_path / "folder", fail)
+    assert names(tmp_path) == ["folder"]
+    assert (tmp_path / "folder" / "a.bin").read_bytes() == b"old"
+
+
+def test_a_place_that_takes_no_folder_is_one_sentence(tmp_path):
+    path = tmp_path / "none" / "folder"
+    with pytest.raises(UserError) as raised:
+        write_folder(path, fill_with(b"new"))
+    assert str(raised.value) == f"cannot write '{path}': '{path.parent}' takes no folder (No such file or directory)"
+
+
+def test_what_killed_writes_left_is_found_and_put_right(tmp_path):
+    path = tmp_path / "a [folder]"
+    assert whole_folder(path) is None
+    tidy_folder(path)
+    assert names(tmp_path) == []
+    for place, mark in enumerate(["0123abcd", "89abcdef"]):
+        for kind in ("old", "part"):
+            left = tmp_path / f".{path.name}.{mark}.{kind}"
+            left.mkdir()
+            (left / "a.bin").write_bytes(kind.encode() + mark.encode())
+            os.utime(left, (place, place))
+    others = [".a [folder].old", ".a [folder] 2.0123abcd.old", ".other.0123abcd.part"]
+    for other in others:
+        (tmp_path / other).mkdir()
+    newest = tmp_path / ".a [folder].89abcdef.old"
+    assert whole_folder(path) == newest
+    tidy_folder(path)
+    assert whole_folder(path) == path
+    assert (path / "a.bin").read_bytes() == b"old89abcdef"
+    assert names(tmp_path) == sorted([*others, path.name])
+
+
+@needs_strace
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", ["signal=KILL", "error=ENOSPC", "error=EIO"])
+def test_a_fault_at_every_call_of_replacing_a_folder_keeps_one_of_the_two(tmp_path, fault):
+    path = tmp_path / "run" / "folder"
+    path.parent.mkdir()
+
+    def write() -> None:
+        write_folder(path, fill_with(b"new"))
+
+    write_folder(path, fill_with(b"old"))
+    for call in calls_of(write):
+        shutil.rmtree(path.parent)
+        path.parent.mkdir()
+        write_folder(path, fill_with(b"old"))
+        status = run_with_fault(write, call, fault)
+        whole = whole_folder(path)
+        assert whole is not None, call
+        assert status == -signal.SIGKILL or whole == path, call
+        assert (whole / "a.bin").read_bytes() in ((b"new",) if status == 0 else (b"old", b"new")), call
+        tidy_folder(path)
+        write()
+        assert names(path.parent) == ["folder"], call

@@ -1,14 +1,18 @@
-"""Every file is written here: whole or not at all, with a checksum beside it where that is asked for."""
+"""Every file and folder is written here: whole or not at all, with a checksum beside it where that is asked for."""
 
 import errno
+import glob
 import hashlib
 import os
 import secrets
+import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TypeVar
 
 from alltokens.errors import UserError
+
+Value = TypeVar("Value")
 
 
 def write_atomically(path: str | Path, write: Callable[[BinaryIO], object], checksum: bool = False) -> None:
@@ -31,8 +35,56 @@ def write_atomically(path: str | Path, write: Callable[[BinaryIO], object], chec
         temporary.unlink(missing_ok=True)
     sync_folder(path.parent)
     if checksum:
-        line = checksum_line(path)
-        write_atomically(checksum_path(path), lambda file: file.write(line))
+        write_checksum(path)
+
+
+def write_folder(path: Path, fill: Callable[[Path], Value]) -> Value:
+    """Let `fill` fill a temporary neighbour of the folder, then rename it, over an older one if need be."""
+    mark = secrets.token_hex(4)
+    temporary, older = path.with_name(f".{path.name}.{mark}.part"), path.with_name(f".{path.name}.{mark}.old")
+    try:
+        temporary.mkdir()
+    except OSError as error:
+        raise UserError(f"cannot write '{path}': '{path.parent}' takes no folder ({error.strerror})") from error
+    try:
+        value = fill(temporary)
+        if path.exists():
+            os.rename(path, older)
+        os.rename(temporary, path)
+    finally:
+        if older.exists() and not path.exists():
+            os.rename(older, path)
+        shutil.rmtree(temporary, ignore_errors=True)
+    # Only what is certain to stay takes the older one's place.
+    sync_folder(path.parent)
+    shutil.rmtree(older, ignore_errors=True)
+    return value
+
+
+def whole_folder(path: Path) -> Path | None:
+    """Where the folder lies: beside its name after a kill between the two renames of `write_folder`, if anywhere."""
+    return path if path.exists() else next(iter(leftovers(path, "old")), None)
+
+
+def tidy_folder(path: Path) -> None:
+    """Put right what killed calls of `write_folder` left; for a folder that no other process is writing."""
+    whole = whole_folder(path)
+    if whole not in (None, path):
+        os.rename(whole, path)
+    for left in leftovers(path, "old") + leftovers(path, "part"):
+        shutil.rmtree(left, ignore_errors=True)
+
+
+def leftovers(path: Path, kind: str) -> list[Path]:
+    """The temporary neighbours of a folder, newest first: there is more than one only where removing them failed."""
+    found = path.parent.glob(f".{glob.escape(path.name)}.{'[0-9a-f]' * 8}.{kind}")
+    return sorted(found, key=lambda left: left.stat().st_mtime_ns, reverse=True)
+
+
+def write_checksum(path: Path) -> None:
+    """Put a file's checksum beside it."""
+    line = checksum_line(path)
+    write_atomically(checksum_path(path), lambda file: file.write(line))
 
 
 def verify(path: str | Path) -> None:

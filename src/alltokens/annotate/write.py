@@ -18,13 +18,13 @@ from torch.utils.data import DataLoader, Dataset
 from alltokens.annotate.annotator import Annotator
 from alltokens.annotate.canvas import Canvas, Read, Reader
 from alltokens.annotate.class_map import ClassMap
-from alltokens.annotate.processes import Processes
 from alltokens.errors import UserError, require
 from alltokens.labels.keys import keys_sha256
 from alltokens.labels.meta import Plan
 from alltokens.labels.record import encode
 from alltokens.labels.score_map import ScoreMaps
 from alltokens.labels.shards import begin, finish, finished_shards, write_shard
+from alltokens.processes import Processes
 from alltokens.shapes import UInt8
 from alltokens.sources.decode import DECODER, EXIF
 from alltokens.sources.source import Source

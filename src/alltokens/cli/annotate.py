@@ -4,13 +4,13 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
 from tyro.conf import Positional, UseCounterAction
 
 from alltokens.annotate.annotator import open_annotator
 from alltokens.annotate.canvas import Canvas, Fit
 from alltokens.annotate.class_map import read_class_map
 from alltokens.annotate.write import Job, Machine, annotate, usual_records_per_shard
+from alltokens.cli.device import own_device
 from alltokens.cli.flags import parse
 from alltokens.errors import require
 from alltokens.labels.store import LabelStore, the_first
@@ -83,13 +83,6 @@ def plan_job(flags: Flags) -> Job:
         class_map=None if flags.classes is None else read_class_map(flags.classes, annotator.classes),
         records_per_shard=usual_records_per_shard(len(source)),
     )
-
-
-def own_device() -> torch.device:
-    """The GPU that torchrun gave this process, or the only one, or the CPU."""
-    if not torch.cuda.is_available():
-        return torch.device("cpu")
-    return torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))
 
 
 def print_outcome(folder: Path) -> None:

@@ -12,9 +12,12 @@ from alltokens.errors import UserError, did_you_mean
 COMMANDS = {
     "annotate": "what a classifier sees in every part of every image, kept in a label store",
     "describe": "what a model is: its stages, their shapes, its parameters and FLOPs, and its config",
+    "evaluate": "how often a trained model is right on a data set, under both rules, by class if asked",
     "export": "a model for onnxruntime, torch.export, timm or the Hugging Face Hub, checked against eager",
     "labels": "look into a label store, verify, draw, convert, pack and unpack it",
     "models": "every model by name, with its cost and the accuracy its paper prints",
+    "predict": "what a trained model sees in some images",
+    "train": "a recipe on your images, from nothing or from where it was interrupted",
 }
 
 INTERRUPTED = 130

@@ -1,10 +1,6 @@
 """A model for timm: a weight file in its layout, or a folder in the Hugging Face layout that it loads."""
 
 import json
-import os
-import secrets
-import shutil
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -13,9 +9,8 @@ import timm
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
-from alltokens.errors import UserError
 from alltokens.export.scores import Record, Scores, Written, check, write_checked
-from alltokens.files import sync_folder, write_atomically
+from alltokens.files import write_atomically, write_folder
 from alltokens.models.config import LinearStem, ViTConfig
 from alltokens.models.convert import from_published, to_published
 from alltokens.models.loading import same_architecture
@@ -229,23 +224,3 @@ def left_out(model: Model, form: TimmForm) -> tuple[str, ...]:
     if not model.config.token_head or form.architecture == ANY_VIT:
         return ()
     return ("its token head is left out: timm answers with the image logits alone",)
-
-
-def write_folder(path: Path, fill: Callable[[Path], float]) -> float:
-    """Let `fill` fill a temporary neighbour of the folder, then rename it, over an older one if need be."""
-    mark = secrets.token_hex(4)
-    temporary, older = path.with_name(f".{path.name}.{mark}.part"), path.with_name(f".{path.name}.{mark}.old")
-    try:
-        temporary.mkdir()
-    except OSError as error:
-        raise UserError(f"cannot write '{path}': '{path.parent}' takes no folder ({error.strerror})") from error
-    try:
-        difference = fill(temporary)
-        if path.exists():
-            os.rename(path, older)
-        os.rename(temporary, path)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-    shutil.rmtree(older, ignore_errors=True)
-    sync_folder(path.parent)
-    return difference

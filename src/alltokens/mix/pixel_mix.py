@@ -7,6 +7,7 @@ from torch import Tensor
 
 from alltokens.errors import UserError
 from alltokens.mix import token_mix
+from alltokens.mix.draws import Purpose, symmetric_beta
 from alltokens.mix.token_mix import TokenMix
 from alltokens.shapes import Bool, Float, Int
 
@@ -48,6 +49,25 @@ class PixelMix:
         random = token_mix.random_numbers(generator)
         weight = token_mix.draw_lambdas(batch, random, alpha, pairwise).float().expand(batch)
         return cls(None, token_mix.draw_partner(batch, random, pairwise), weight)
+
+    @classmethod
+    def cutmix_of_pairs(cls, seeds: Int[Tensor, "b"], grid: tuple[int, int], alpha: float = 1.0) -> "PixelMix":
+        """The boxes of `TokenMix.of_pairs`; the grid is that of token targets, or of pixels where there are none."""
+        mix = TokenMix.of_pairs(seeds, grid, alpha)
+        return cls(mix.swapped, mix.partner, mix.weight)
+
+    @classmethod
+    def mixup_of_pairs(cls, seeds: Int[Tensor, "b"], alpha: float = 1.0) -> "PixelMix":
+        """One lambda for the images 2i and 2i + 1, which are each other's partners, by the seed of the first."""
+        token_mix.check_alpha(alpha)
+        first, second = token_mix.numbers_of_pairs(seeds, Purpose.MIX, 2).unbind(1)
+        weight = symmetric_beta(first, second, alpha).float().repeat_interleave(2)
+        return cls(None, token_mix.neighbours(seeds), weight)
+
+    def only(self, mixed: Bool[Tensor, "b"]) -> "PixelMix":
+        """The same mix for some of the images, none for the others."""
+        swapped = None if self.swapped is None else self.swapped & mixed[:, None, None]
+        return PixelMix(swapped, self.partner, torch.where(mixed, self.weight, 1.0))
 
     def to(self, device: torch.device | str) -> "PixelMix":
         """The same mix where the images are."""

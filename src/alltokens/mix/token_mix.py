@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from alltokens.errors import UserError, by
+from alltokens.mix.draws import Purpose, symmetric_beta, uniforms
 from alltokens.shapes import Bool, Float, Int
 
 
@@ -39,14 +40,33 @@ class TokenMix:
 
         The same state of the generator draws the same mix whatever device will use it; the mix is on the CPU.
         """
-        if min(grid) < 1:
-            raise UserError(f"grid must have at least one row and one column; got grid={grid}")
+        check_grid(grid)
         random = random_numbers(generator)
         kept, partner = draw_lambdas(batch, random, alpha, pairwise), draw_partner(batch, random, pairwise)
         centres = torch.from_numpy(random.integers(grid, size=(len(kept), 2)))
         swapped = box_mask(kept, centres, grid)
         # Not lambda: clipping and rounding to whole tokens leave another share (TL, eq. 7).
         return cls(swapped, partner, (~swapped).float().mean((1, 2)).expand(batch))
+
+    @classmethod
+    def of_pairs(cls, seeds: Int[Tensor, "b"], grid: tuple[int, int], alpha: float = 1.0) -> "TokenMix":
+        """A CutMix box for the images 2i and 2i + 1, which are each other's partners: mixing twice restores the batch.
+
+        The seed of a pair's first image alone decides its box, so that a batch can be split into whole pairs. The mix
+        is where the seeds are, and nothing waits for it.
+        """
+        check_grid(grid)
+        check_alpha(alpha)
+        first, second, y, x = numbers_of_pairs(seeds, Purpose.MIX, 4).unbind(1)
+        centres = torch.stack((y * grid[0], x * grid[1]), 1).long()
+        boxes = box_mask(symmetric_beta(first, second, alpha), centres, grid)
+        weight = (~boxes).float().mean((1, 2))
+        return cls(boxes.repeat_interleave(2, 0), neighbours(seeds), weight.repeat_interleave(2))
+
+    def only(self, mixed: Bool[Tensor, "b"]) -> "TokenMix":
+        """The same mix for some of the images, none for the others."""
+        swapped = self.swapped & mixed[:, None, None]
+        return TokenMix(swapped, self.partner, torch.where(mixed, self.weight, 1.0))
 
     def to(self, device: torch.device | str) -> "TokenMix":
         """The same mix where the tokens are."""
@@ -87,14 +107,25 @@ def draw_lambdas(batch: int, random: np.random.Generator, alpha: float, pairwise
     """Beta(alpha, alpha), one for the batch or one for each image."""
     if batch < 1:
         raise UserError(f"batch must be at least 1; got batch={batch}")
-    if not 0 < alpha < inf:
-        raise UserError(f"alpha must be a finite number above 0; got alpha={alpha}")
+    check_alpha(alpha)
     return torch.from_numpy(random.beta(alpha, alpha, size=batch if pairwise else 1))
 
 
 def draw_partner(batch: int, random: np.random.Generator, pairwise: bool) -> Int[Tensor, "b"]:
     """The batch reversed, or in random order, in which an image may meet itself."""
     return torch.from_numpy(random.permutation(batch)) if pairwise else torch.arange(batch - 1, -1, -1)
+
+
+def numbers_of_pairs(seeds: Int[Tensor, "b"], purpose: Purpose, count: int) -> Float[Tensor, "p count"]:
+    """Uniforms of each pair of neighbours, by the seed of its first image."""
+    if len(seeds) == 0 or len(seeds) % 2:
+        raise UserError(f"neighbours are mixed in pairs, so a batch must be even; got {len(seeds)} images")
+    return uniforms(seeds[::2], purpose, count)
+
+
+def neighbours(seeds: Int[Tensor, "b"]) -> Int[Tensor, "b"]:
+    """1, 0, 3, 2, 5, 4 and so on."""
+    return torch.arange(len(seeds), device=seeds.device) ^ 1
 
 
 def box_mask(kept: Float[Tensor, "m"], centres: Int[Tensor, "m 2"], grid: tuple[int, int]) -> Bool[Tensor, "m h w"]:
@@ -108,7 +139,7 @@ def box_mask(kept: Float[Tensor, "m"], centres: Int[Tensor, "m 2"], grid: tuple[
 
 def in_span(side: Int[Tensor, "m"], centre: Int[Tensor, "m"], length: int) -> Bool[Tensor, "m length"]:
     """Places along one axis that `side` cells around a centre cover."""
-    offset = torch.arange(length) - (centre - side // 2)[:, None]
+    offset = torch.arange(length, device=side.device) - (centre - side // 2)[:, None]
     return (offset >= 0) & (offset < side[:, None])
 
 
@@ -129,6 +160,18 @@ def blend(tensor: Tensor, partner: Int[Tensor, "b"], weight: Float[Tensor, "b"],
     check_start(tensor, (len(partner),), name)
     weight = weight.to(tensor.dtype).reshape(-1, *[1] * (tensor.ndim - 1))
     return weight * tensor + (1 - weight) * tensor[partner]
+
+
+def check_grid(grid: tuple[int, int]) -> None:
+    """Raise unless there is a cell to mix."""
+    if min(grid) < 1:
+        raise UserError(f"grid must have at least one row and one column; got grid={grid}")
+
+
+def check_alpha(alpha: float, name: str = "alpha") -> None:
+    """Raise unless Beta(alpha, alpha) is a distribution."""
+    if not 0 < alpha < inf:
+        raise UserError(f"{name} must be a finite number above 0; got {name}={alpha}")
 
 
 def check_start(tensor: Tensor, expected: tuple[int, ...], name: str) -> None:

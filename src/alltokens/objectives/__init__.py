@@ -1,1 +1,1 @@
-"""The objectives stage: what a model is trained to do, `objective(batch) -> Losses`, which is all a trainer knows."""
+"""The objectives stage: a batch to losses, the model called inside; all that the trainer is told of what is learned."""

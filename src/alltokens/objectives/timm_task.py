@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,34 +11,19 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from alltokens.errors import UserError, require
-from alltokens.labels.align import ImageTarget, Rule, image_targets, require_smoothing, token_targets, view_targets
+from alltokens.labels.align import image_targets, token_targets
 from alltokens.labels.score_map import ScoreMaps
-from alltokens.labels.sparse_loss import token_cross_entropy, wide
+from alltokens.labels.sparse_loss import token_cross_entropy
 from alltokens.mix.token_mix import TokenMix
 from alltokens.models.prediction import Prediction
 from alltokens.models.timm_contract import TimmVisionTransformer
 from alltokens.models.vit import VisionTransformer
+from alltokens.objectives.classify import whole_view
+from alltokens.objectives.losses import image_cross_entropy
+from alltokens.objectives.token_label import TokenLabelConfig, require_trainable
 from alltokens.shapes import Float
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, kw_only=True)
-class TokenLabelConfig:
-    """What the images and their tokens are compared with."""
-
-    beta: float = 0.5
-    """Weight of the tokens' loss beside the image's (TL, eq. 3)."""
-    smoothing: float = 0.1
-    """Mass of every target that is spread evenly over all classes."""
-    image_target: ImageTarget = "class_label"
-    """What the image is compared with: its class label, its score map, or a blend."""
-    rule: Rule = "zero_fill"
-    """How a score map becomes probabilities."""
-
-    def __post_init__(self) -> None:
-        require(self.beta > 0, f"beta must be above 0, or the token head would not be trained; got beta={self.beta}")
-        require_smoothing(self.smoothing)
 
 
 class MixedModel(nn.Module):
@@ -82,10 +66,11 @@ class TokenLabelTask(TrainingTask):
         verbose: bool = True,
     ) -> None:
         super().__init__(device=device, dtype=dtype, verbose=verbose)
-        require_trainable(model)
+        require_trainable(transformer_of(model))
         self.trainable_module: nn.Module = MixedModel(model)
         self.generator = generator
         self.config = config or TokenLabelConfig()
+        require_usual(self.config)
         if verbose:
             logger.info(f"TokenLabelTask: {self.config}")
 
@@ -96,11 +81,9 @@ class TokenLabelTask(TrainingTask):
         mix = TokenMix.draw(len(input), model.grid, self.generator).to(input.device)
         prediction = self.trainable_module(input, mix)
 
-        sources = score_maps, views
-        mapped = config.image_target in ("score_map", "blend")
-        whole = view_targets(*sources, model.classes, config.rule) if mapped else None
+        whole = whole_view(score_maps, views, model.classes, config.image_target, config.rule)
         image = image_targets(labels, model.classes, config.image_target, whole, config.smoothing)
-        tokens = token_targets(*sources, model.grid, model.classes, config.rule, config.smoothing)
+        tokens = token_targets(score_maps, views, model.grid, model.classes, config.rule, config.smoothing)
 
         image_loss = image_cross_entropy(prediction.image_logits, mix.blend(image))
         token_loss = token_cross_entropy(prediction.token_logits, tokens.each(mix.swap_targets))
@@ -141,11 +124,6 @@ class TokenLabelTask(TrainingTask):
         return [parameter for parameter in transformer.parameters() if parameter not in excluded]
 
 
-def image_cross_entropy(image_logits: Float[Tensor, "b k"], targets: Float[Tensor, "b k"]) -> Float[Tensor, ""]:
-    """Mean over images of -sum over classes of target * log softmax, in float32 at least."""
-    return -(targets * image_logits.log_softmax(-1, dtype=wide(image_logits))).sum(-1).mean()
-
-
 def transformer_of(model: nn.Module) -> VisionTransformer:
     """The transformer itself, also of a model that timm created."""
     inner = model.model if isinstance(model, TimmVisionTransformer) else model
@@ -157,17 +135,15 @@ def transformer_of(model: nn.Module) -> VisionTransformer:
     return inner
 
 
-def require_trainable(model: nn.Module) -> None:
-    """Raise unless token labels train every head of the model."""
-    transformer = transformer_of(model)
-    require(
-        transformer.token_head is not None,
-        f"token labels need a model with a token head, as lvvit_s has; got a {type(model).__name__} without one",
-    )
-    require(
-        transformer.distillation_head is None,
-        "token labels train no distillation head; got a model with distillation_token=True, build it without",
-    )
+def require_usual(config: TokenLabelConfig) -> None:
+    """Raise where a field says what this task leaves to timm's loader, or does in one way alone."""
+    usual = TokenLabelConfig()
+    for name in ("participation", "mix", "finish"):
+        value = getattr(config, name)
+        require(
+            value == getattr(usual, name),
+            f"{name} has no effect on the task for timm; got {value}, leave it out or train with TokenLabeling",
+        )
 
 
 def parts_of(target: Any, device: torch.device) -> tuple[Tensor, ScoreMaps, Tensor]:

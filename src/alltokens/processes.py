@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
 
+import torch
 from torch import distributed
 
 Value = TypeVar("Value")
@@ -29,7 +30,8 @@ class Processes:
         if processes.count == 1:
             yield processes
             return
-        distributed.init_process_group("gloo", timeout=LONGEST_WAIT)
+        backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+        distributed.init_process_group(backend, timeout=LONGEST_WAIT)
         try:
             yield processes
         finally:
@@ -42,6 +44,14 @@ class Processes:
         found: list[Any] = [decide() if self.rank == 0 else None]
         distributed.broadcast_object_list(found)
         return found[0]
+
+    def gather(self, value: Value) -> list[Value]:
+        """What each of them has, in the order of their ranks."""
+        if self.count == 1:
+            return [value]
+        found: list[Any] = [None] * self.count
+        distributed.all_gather_object(found, value)
+        return found
 
     def wait(self) -> None:
         """Until all of them are here."""

@@ -1,0 +1,155 @@
+"""`alltokens evaluate`: how often a trained model is right about a data set."""
+
+import json
+import os
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from tyro.conf import Positional, UseCounterAction
+
+from alltokens.annotate.class_map import describe_class
+from alltokens.annotate.write import Machine
+from alltokens.cli.device import own_device
+from alltokens.cli.flags import parse
+from alltokens.cli.table import print_table
+from alltokens.cli.trained import Which, open_trained
+from alltokens.errors import by, require
+from alltokens.evaluate.classification import ClassFigures, by_class
+from alltokens.evaluate.inference import Evaluation, Trained, evaluate_source
+from alltokens.labels.store import the_first
+from alltokens.progress import progress
+from alltokens.sources.source import open_source
+
+TOKEN_WEIGHT = 0.5
+"""Of the published rule."""
+
+
+@dataclass(frozen=True)
+class Flags:
+    """How often a trained model is right about a data set, whose classes are matched with the model's by name."""
+
+    model: Positional[str]
+    """The folder of a run, or a weight file."""
+    data: Positional[str]
+    """A folder of images, a .tar file or pattern, a Hugging Face data set on disk, or torchvision/NAME:FOLDER."""
+    split: str | None = None
+    """Which split, for data sets that have several."""
+    which: Which | None = None
+    """Which of a run's two models; None is the best."""
+    name: str | None = None
+    """Which model a weight file is of that does not say so itself."""
+    size: int | None = None
+    """Pixels of a side of what the model sees; None is its own size."""
+    crop: float | None = None
+    """Share of an image's shorter side that it sees; None takes the run's, or the published one."""
+    token_weight: float | None = None
+    """The second rule adds so much of the maximum over tokens to the image's logits; None is 0.5, 0 leaves it out."""
+    by_class: UseCounterAction[int] = 0
+    """Print a row for each class, by the last of the rules."""
+    batch: int = 64
+    """Images that go through the model at once."""
+    workers: int = min(16, os.cpu_count() or 1)
+    """Processes that decode images."""
+    format: Literal["table", "json"] = "table"
+    """For people, or for programs."""
+
+    def __post_init__(self) -> None:
+        require(self.size is None or self.size > 0, f"size must be above 0; got size={self.size}")
+        require(self.crop is None or 0 < self.crop <= 1, f"crop must be above 0 and at most 1; got crop={self.crop}")
+        require(self.batch >= 1, f"batch must be at least 1; got batch={self.batch}")
+        require(self.workers >= 0, f"workers must be at least 0; got workers={self.workers}")
+
+
+def run(arguments: list[str]) -> None:
+    """Ask the model about every image, and print the figures."""
+    flags = parse(Flags, arguments, "alltokens evaluate")
+    source = open_source(flags.data, flags.split)
+    trained = open_trained(flags.model, flags.which, flags.name, flags.size, flags.crop)
+    trained.require_tokens(flags.token_weight)
+    weight = TOKEN_WEIGHT if flags.token_weight is None else flags.token_weight
+    machine = Machine(own_device(), flags.batch, flags.workers)
+    with progress("evaluating", "images") as report:
+        evaluation = evaluate_source(trained, source, weight, machine, report)
+    *_, (last, answers) = evaluation.answers.items()
+    classes = by_class(answers) if flags.by_class else None
+    if flags.format == "json":
+        print(json.dumps(as_json(trained, flags, evaluation, last, classes), indent=1))
+        return
+    print_figures(trained, flags, evaluation)
+    if classes is not None:
+        print_classes(trained, last, classes)
+
+
+def as_json(
+    trained: Trained, flags: Flags, evaluation: Evaluation, rule: str, classes: list[ClassFigures] | None
+) -> dict[str, Any]:
+    """The same for programs."""
+    content: dict[str, Any] = {
+        "model": trained.name,
+        "data": flags.data,
+        "split": flags.split,
+        "size": trained.evaluation.size,
+        "crop": trained.evaluation.crop,
+        "images": images_of(evaluation),
+        "unreadable": evaluation.unreadable,
+        "without_class": evaluation.without_class,
+        "rules": {
+            rule: {"top1": answers.accuracy(), "top5": answers.accuracy(5), "loss": answers.mean_loss()}
+            for rule, answers in evaluation.answers.items()
+        },
+    }
+    if classes is not None:
+        names = trained.classes
+        content["by_class"] = {
+            "rule": rule,
+            "classes": [
+                {
+                    "class": names[one.number],
+                    "words": describe_class(names[one.number]),
+                    "images": one.images,
+                    "top1": one.top1,
+                    "top5": one.top5,
+                    "mistaken_for": None if one.mistaken_for is None else names[one.mistaken_for],
+                }
+                for one in classes
+            ],
+        }
+    return content
+
+
+def images_of(evaluation: Evaluation) -> int:
+    """How many images the figures are of."""
+    return len(next(iter(evaluation.answers.values())))
+
+
+def print_figures(trained: Trained, flags: Flags, evaluation: Evaluation) -> None:
+    """A row for each rule, and what they are figures of."""
+    rows = [
+        [rule, f"{answers.accuracy():.2%}", f"{answers.accuracy(5):.2%}", f"{answers.mean_loss():.4f}"]
+        for rule, answers in evaluation.answers.items()
+    ]
+    print_table(["rule", "top-1", "top-5", "loss"], rows, left=["rule"])
+    seen = trained.evaluation
+    print(f"{images_of(evaluation):,} images of {flags.data} at {by(seen.size)} pixels, crop {seen.crop:g}")
+    if evaluation.unreadable:
+        count, first = len(evaluation.unreadable), the_first(evaluation.unreadable)
+        print(f"left out: {count:,} that cannot be read, {first}")
+    if evaluation.without_class:
+        print(f"left out: {evaluation.without_class:,} without a class")
+
+
+def print_classes(trained: Trained, rule: str, classes: list[ClassFigures]) -> None:
+    """A row for each class that has images."""
+    names = [describe_class(name) for name in trained.classes]
+    rows = [
+        [
+            names[one.number],
+            f"{one.images:,}",
+            f"{one.top1:.1%}",
+            f"{one.top5:.1%}",
+            "" if one.mistaken_for is None else names[one.mistaken_for],
+        ]
+        for one in classes
+    ]
+    print(f"\nby {rule}")
+    print_table(["class", "images", "top-1", "top-5", "most often taken for"], rows, ["class", "most often taken for"])

@@ -1,0 +1,109 @@
+"""The trained model that a command line names: of a run, or in a weight file, with how it wants its images."""
+
+import json
+import warnings
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal, cast
+
+from alltokens.annotate.class_map import class_names
+from alltokens.augment.finish import FinishConfig
+from alltokens.cli.export import model_name
+from alltokens.data.samples import EvaluationConfig
+from alltokens.errors import UserError, require
+from alltokens.evaluate.inference import Trained, resized
+from alltokens.export.scores import record
+from alltokens.files import whole_folder
+from alltokens.models.factory import TIMM, open_model
+from alltokens.models.timm_model import TimmClassifier
+from alltokens.models.weights import Model
+from alltokens.models.zoo import MODELS
+from alltokens.train.checkpoint import MODEL
+from alltokens.train.run_folder import CLASSES, CONFIG, read_config
+
+Which = Literal["best", "last"]
+
+
+def open_trained(
+    source: str, which: Which | None, name: str | None, size: int | None = None, crop: float | None = None
+) -> Trained:
+    """The best or last model of a run folder, or that of a weight file, which may lie in a run."""
+    path = Path(source)
+    run = find_run(path)
+    if path.is_dir():
+        require(name is None, f"--name is for weight files, and '{source}' is a run; got --name {name}")
+        path = weights_of_run(path, which or "best")
+    else:
+        require(which is None, f"--which chooses from a run, and '{source}' is a weight file; got --which {which}")
+    model = open_file(path, name)
+    if run is None:
+        classes, (evaluation, finish) = class_names(model.config.classes), published_way(model, source, name, crop)
+    else:
+        config = read_config(run / CONFIG)
+        classes, evaluation, finish = read_classes(run / CLASSES), config.evaluation, config.objective.finish
+    if size is not None:
+        model = resized(model, size)
+    evaluation = replace(evaluation, size=model.config.image_size, crop=evaluation.crop if crop is None else crop)
+    return Trained(source, model.float().eval(), classes, evaluation, finish)
+
+
+def find_run(path: Path) -> Path | None:
+    """The run that the path is, or that the file lies in."""
+    if path.is_dir():
+        require((path / CONFIG).is_file(), f"'{path}' is no run, as it has no {CONFIG}; give a run or a weight file")
+        return path
+    require(
+        str(path) not in MODELS and not str(path).startswith(TIMM),
+        f"'{path}' is the name of a model, which no weights come with; give a run or a weight file",
+    )
+    require(path.is_file(), f"there is no run or weight file '{path}'")
+    above = path.absolute().parent.parent
+    return above if (above / CONFIG).is_file() and (above / CLASSES).is_file() else None
+
+
+def weights_of_run(run: Path, which: Which) -> Path:
+    """The weight file of one of a run's two checkpoints."""
+    folder = whole_folder(run / which)
+    if folder is None or not (folder / MODEL).is_file():
+        raise UserError(f"run '{run}' has no {which} model yet; it has one when its first epoch is over")
+    return folder / MODEL
+
+
+def open_file(path: Path, name: str | None) -> Model:
+    """The model in a weight file."""
+    model = open_model(path, name)
+    if isinstance(model, TimmClassifier) and name is not None:
+        # Weights that do not say what they are have timm's layout, and so no token head: this one is a fresh draw.
+        model.token_head, model.config = None, replace(model.config, token_head=False)
+    return model
+
+
+def published_way(
+    model: Model, source: str, name: str | None, crop: float | None
+) -> tuple[EvaluationConfig, FinishConfig]:
+    """How the model's publisher prepares images; where the crop is not known, ours is taken, with a warning."""
+    known = name or model_name(source, is_known=False)
+    try:
+        about = record(model, known, crop)
+    except UserError:
+        crop = EvaluationConfig.crop
+        sentence = f"the crop ratio of '{known}' is not known, as its config is no published one: {crop} is taken"
+        warnings.warn(sentence, stacklevel=2)
+        about = record(model, known, crop)
+    mean, std = cast(Any, about.mean), cast(Any, about.standard_deviation)
+    interpolation = cast(Any, about.interpolation)
+    evaluation = EvaluationConfig(size=about.image_size, crop=about.crop_ratio, interpolation=interpolation)
+    return evaluation, FinishConfig(mean=mean, std=std, erase=0.0)
+
+
+def read_classes(path: Path) -> tuple[str, ...]:
+    """The names that a run gives its model's classes."""
+    try:
+        names = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise UserError(f"'{path}' cannot be read as JSON ({error}); it names the classes of the run") from error
+    require(
+        isinstance(names, list) and all(isinstance(name, str) for name in names),
+        f"'{path}' holds no list of names; it names the classes of the run",
+    )
+    return tuple(names)

@@ -1,0 +1,144 @@
+"""One image of an epoch as the model is to see it, and batches of them, for training and for evaluation."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from PIL import Image
+from torch import Tensor
+from torchvision.transforms.functional import pil_to_tensor
+
+from alltokens.augment.pipeline import Augment, AugmentConfig, apply
+from alltokens.data.batch import Batch, Sample
+from alltokens.data.order import sample_seed
+from alltokens.errors import UserError, require
+from alltokens.geometry.view import View
+from alltokens.labels.store import LabelStore, require_match, the_first
+from alltokens.shapes import Int
+from alltokens.sources.decode import LARGEST, Unreadable
+from alltokens.sources.source import Source
+
+FURTHEST = 64
+"""Images in a row that cannot be read: with as many, the data is not there."""
+
+
+class TrainSamples:
+    """Augmented images, each a function of its place in the epoch; with a store, what the annotator says of them."""
+
+    def __init__(self, source: Source, store: LabelStore | None, config: AugmentConfig, seed: int) -> None:
+        if store is not None:
+            require_match(store, source)
+        self.source, self.store, self.seed = source, store, seed
+        self.augment = Augment(config)
+        self.classes = class_numbers(source, model_classes(source, store))
+
+    def sample(self, epoch: int, place: int, index: int) -> Sample:
+        """An image of the source at a place of an epoch; raises Unreadable."""
+        image = self.source.image(index)
+        seed = sample_seed(self.seed, epoch, place)
+        draw = self.augment.draw(image.height, image.width, torch.Generator().manual_seed(seed))
+        pixels = pil_to_tensor(apply(draw, image))
+        return Sample(pixels, draw.view.normalized(), int(self.classes[index]), self.source.keys[index], seed)
+
+    def sample_or_earlier(self, epoch: int, place: int, order: Int[Tensor, " images"]) -> Sample:
+        """The sample of a place; where its image cannot be read, the nearest before it in the epoch stands in.
+
+        Batches stay whole, and what is seen at a place does not depend on how the epoch is cut into batches.
+        """
+        tries = min(FURTHEST, len(order))
+        for back in range(tries):
+            index = int(order[place - back])
+            try:
+                return self.sample(epoch, place, index)
+            except Unreadable as error:
+                reason = f"such as '{self.source.keys[index]}' ({error})"
+        raise UserError(
+            f"{tries} images of '{self.source.name}' in a row cannot be read, {reason}; see that they are there"
+        )
+
+    def batch(self, epoch: int, order: Int[Tensor, " images"], places: range) -> Batch:
+        """The samples of some places of an epoch; maps are read at once."""
+        samples = [self.sample_or_earlier(epoch, place, order) for place in places]
+        keys = [self.source.keys[int(order[place])] for place in places]
+        skipped = [key for key, sample in zip(keys, samples, strict=True) if sample.key != key]
+        maps = None if self.store is None else self.store.read([sample.key for sample in samples])
+        return Batch.of(samples, self.augment.config.size, maps, skipped)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationConfig:
+    """What is seen of an image in evaluation: its middle."""
+
+    size: tuple[int, int] = (224, 224)
+    """Height and width of the result."""
+    crop: float = 0.9
+    """Share of the image's shorter side that is seen; timm's crop_pct."""
+    interpolation: Literal["bilinear", "bicubic"] = "bicubic"
+    """How pixels are resampled."""
+
+    def __post_init__(self) -> None:
+        require(min(self.size) > 0, f"size must be above 0; got size={self.size}")
+        require(0 < self.crop <= 1, f"crop must be above 0 and at most 1; got crop={self.crop}")
+
+
+class EvaluationSamples:
+    """The middle of each image, in the order of the source; `classes` are the model's, by name."""
+
+    def __init__(self, source: Source, classes: Sequence[str], config: EvaluationConfig) -> None:
+        self.source, self.config = source, config
+        self.classes = class_numbers(source, classes)
+
+    def sample(self, index: int) -> Sample:
+        """An image of the source; raises Unreadable."""
+        image, view = show_middle(self.source.image(index), self.config)
+        return Sample(pil_to_tensor(image), view.normalized(), int(self.classes[index]), self.source.keys[index], 0)
+
+    def batch(self, places: range) -> Batch:
+        """The images at these places, without those that cannot be read: another in their place would count twice."""
+        samples, skipped = [], []
+        for index in places:
+            try:
+                samples.append(self.sample(index))
+            except Unreadable:
+                skipped.append(self.source.keys[index])
+        return Batch.of(samples, self.config.size, None, skipped)
+
+
+def show_middle(image: Image.Image, config: EvaluationConfig) -> tuple[Image.Image, View]:
+    """Resized so that the crop is its share of the shorter side, then cropped: timm's transform to the last bit."""
+    height, width = config.size
+    least_height, least_width = (math.floor(side / config.crop) for side in config.size)
+    if height == width:
+        shorter = min(image.size)
+        rows, columns = (int(least_height * side / shorter) for side in (image.height, image.width))
+    else:
+        scale = min(image.height / least_height, image.width / least_width)
+        rows, columns = round(image.height / scale), round(image.width / scale)
+    top, left = round((rows - height) / 2), round((columns - width) / 2)
+    whole = View.of(image.height, image.width).resize(rows, columns)
+    view = whole.crop(top, left, height, width)
+    if rows * columns > LARGEST:
+        # A thin strip, too large as a whole; by the part, Pillow may take the axes in another order and clip otherwise.
+        return view.apply(image, config.interpolation), view
+    return whole.apply(image, config.interpolation).crop((left, top, left + width, top + height)), view
+
+
+def model_classes(source: Source, store: LabelStore | None) -> tuple[str, ...]:
+    """Names of the classes of a model that is trained on this data: a store's, whose numbers its maps have."""
+    return tuple(source.classes) if store is None else store.classes
+
+
+def class_numbers(source: Source, classes: Sequence[str]) -> Int[Tensor, " images"]:
+    """The number that each image's class has among the model's."""
+    place = {name: number for number, name in enumerate(classes)}
+    unknown = [name for name in source.classes if name not in place]
+    require(
+        not unknown,
+        f"'{source.name}' has {len(unknown):,} classes that are not among the model's {len(classes):,}, "
+        f"{the_first(unknown)}; the model's are {the_first(classes)}",
+    )
+    # Images without a class have the label -1, and so the last number.
+    numbers = torch.tensor([*(place[name] for name in source.classes), -1])
+    return numbers[torch.tensor(list(source.labels))]

@@ -1,0 +1,72 @@
+"""A whole run as one checked value: what is trained, on what, and how."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from alltokens.augment.pipeline import AugmentConfig
+from alltokens.data.samples import EvaluationConfig
+from alltokens.errors import require
+from alltokens.models.config import ViTConfig
+from alltokens.models.timm_model import TimmConfig
+from alltokens.objectives.classify import ClassifyConfig
+from alltokens.objectives.token_label import TokenLabelConfig
+from alltokens.train.average import AverageConfig
+from alltokens.train.optimizer import OptimizerConfig
+from alltokens.train.schedule import ScheduleConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataConfig:
+    """Where images and labels lie."""
+
+    root: str
+    """Training images: whatever 'alltokens annotate' takes."""
+    split: str | None = None
+    """Which split of it, for data sets that have several."""
+    validation: str | None = None
+    """Held-out images; without them nothing is evaluated."""
+    validation_split: str | None = None
+    """Which split of those."""
+    labels: str | None = None
+    """The label store of the training images."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    """Everything that decides what comes of a run."""
+
+    model: ViTConfig | TimmConfig
+    data: DataConfig
+    objective: TokenLabelConfig | ClassifyConfig = field(default_factory=TokenLabelConfig)
+    augment: AugmentConfig = field(default_factory=AugmentConfig)
+    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
+    average: AverageConfig | None = field(default_factory=AverageConfig)
+    """The moving average of the weights, which is then what is evaluated and kept; none: the weights themselves."""
+    seed: int = 0
+    """Of the first weights, the order of the images and all that is random about them."""
+    batch: int = 1024
+    """Images of a step, in all processes and accumulated parts together."""
+    accumulate: int = 1
+    """Parts of a step that go through the model one after the other, where it does not fit as a whole."""
+    precision: Literal["float64", "float32", "bf16"] = "bf16"
+    """What the model computes in; bf16 by autocast, its weights stay float32."""
+
+    def __post_init__(self) -> None:
+        require(self.batch >= 1, f"batch must be at least 1; got batch={self.batch}")
+        require(self.accumulate >= 1, f"accumulate must be at least 1; got accumulate={self.accumulate}")
+        require(
+            self.batch % self.accumulate == 0,
+            f"batch must be divisible by accumulate; got batch={self.batch}, accumulate={self.accumulate}",
+        )
+        size = self.model.image_size
+        for name in ("augment", "evaluation"):
+            other = getattr(self, name).size
+            require(other == size, f"{name}.size must be the model's image_size; got {other} and {size}")
+        wants = isinstance(self.objective, TokenLabelConfig) or self.objective.image_target != "class_label"
+        require(
+            wants == (self.data.labels is not None),
+            "data.labels is the label store of the objectives that train on one, and of no other; "
+            f"got data.labels={self.data.labels} with {type(self.objective).__name__}",
+        )

@@ -1,0 +1,98 @@
+"""Small runs for the tests of the trainer, and a program that does one: python -m tests.train.toy_runs FOLDER ..."""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from alltokens.annotate.write import annotate
+from alltokens.augment.finish import FinishConfig
+from alltokens.augment.pipeline import AugmentConfig
+from alltokens.data.samples import EvaluationConfig
+from alltokens.models.config import ConvStem, LinearStem, ViTConfig
+from alltokens.objectives.classify import ClassifyConfig
+from alltokens.objectives.mixing import MixConfig
+from alltokens.objectives.token_label import TokenLabelConfig
+from alltokens.train.average import AverageConfig
+from alltokens.train.config import DataConfig, TrainConfig
+from alltokens.train.optimizer import OptimizerConfig
+from alltokens.train.schedule import ScheduleConfig
+from alltokens.train.stopping import Stopped
+from alltokens.train.trainer import train
+from alltokens.train.training import Machine
+
+from ..annotate.toys import CPU, photo_folder, toy_annotator, toy_job
+
+SIZE = (32, 32)
+MACHINE = Machine(torch.device("cpu"), workers=0)
+
+
+def toy_data(folder: Path, images: int = 24) -> Path:
+    """Photos of two classes, and labels of three by an annotator."""
+    photos = photo_folder(folder / "photos", images)
+    annotator = replace(toy_annotator(3), classes=("cat", "dog", "other"))
+    annotate(toy_job(photos, annotator, top_k=2), folder / "labels", CPU, lambda done, total: None)
+    return folder
+
+
+def toy_config(folder: Path, **changes) -> TrainConfig:
+    """Token labels, MixToken and a conv stem with batch norm, for two epochs."""
+    config = TrainConfig(
+        model=ViTConfig(
+            width=16,
+            depth=2,
+            heads=2,
+            stem=ConvStem(channels=4, kernels=(3, 3, 4), strides=(2, 1, 4)),
+            image_size=SIZE,
+            classes=3,
+            token_head=True,
+        ),
+        data=DataConfig(root=str(folder / "photos"), validation=str(folder / "photos"), labels=str(folder / "labels")),
+        objective=TokenLabelConfig(finish=FinishConfig(erase=0.25)),
+        augment=AugmentConfig(size=SIZE, policy="rand-m9-mstd0.5-inc1"),
+        evaluation=EvaluationConfig(size=SIZE),
+        optimizer=OptimizerConfig(learning_rate=1e-2, reference_batch=None),
+        schedule=ScheduleConfig(epochs=2, warmup_epochs=0.5, warmup_rate=1e-4),
+        average=AverageConfig(decay=0.9, reference_batch=None),
+        batch=8,
+        precision="float32",
+    )
+    return replace(config, **changes)
+
+
+def plain_labels(config: TrainConfig) -> TrainConfig:
+    """The same on class labels alone."""
+    return replace(
+        config,
+        model=replace(config.model, token_head=False, classes=2),
+        data=replace(config.data, labels=None),
+        objective=ClassifyConfig(mix=MixConfig(kind="token")),
+    )
+
+
+def without_batch_norm(config: TrainConfig) -> TrainConfig:
+    """The same with a stem that knows nothing of the batch."""
+    return replace(config, model=replace(config.model, stem=LinearStem(patch=8)))
+
+
+def main() -> None:
+    """Used by tests that need a process, or several under torchrun."""
+    data, run, kind, workers = sys.argv[1:]
+    torch.set_num_threads(1)
+    config = toy_config(Path(data))
+    exact = replace(config, precision="float64", schedule=replace(config.schedule, epochs=2))
+    kinds = {
+        "long run": replace(config, schedule=replace(config.schedule, epochs=1000)),
+        "float64": exact,
+        "accumulated": replace(without_batch_norm(exact), accumulate=2),
+        "whole": without_batch_norm(exact),
+    }
+    try:
+        train(kinds[kind], Path(run), replace(MACHINE, workers=int(workers)), lambda done, total: None)
+    except Stopped as stopped:
+        sys.exit(stopped.status)
+
+
+if __name__ == "__main__":
+    main()
