@@ -107,7 +107,8 @@ def test_the_command_itself_goes_on_after_a_kill_and_two_processes_do_as_one(tmp
     assert killed.wait() == KILLED
     subprocess.run([*command, str(tmp_path / "store")], check=True, capture_output=True)
     assert files_of(tmp_path / "store") == wanted
-    together = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", *command, str(tmp_path / "two")]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    together = [*torchrun, *command, str(tmp_path / "two")]
     subprocess.run(together, check=True, capture_output=True)
     assert files_of(tmp_path / "two") == wanted
 

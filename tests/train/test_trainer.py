@@ -31,6 +31,9 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return toy_data(tmp_path_factory.mktemp("data"))
 
 
+TORCHRUN = ["-m", "torch.distributed.run", "--standalone"]
+
+
 def silent(done: int, total: int) -> None:
     """No progress."""
 
@@ -202,7 +205,7 @@ def test_a_wrong_key_in_yaml_is_named_with_the_closest(data: Path, tmp_path: Pat
 
 def program(data: Path, run: Path, kind: str, processes: int = 1) -> None:
     """A run in processes of its own."""
-    start = ["-m", "torch.distributed.run", "--nproc-per-node", str(processes)] if processes > 1 else []
+    start = [*TORCHRUN, "--nproc-per-node", str(processes)] if processes > 1 else []
     command = [sys.executable, *start, "-m", "tests.train.toy_runs", str(data), str(run), kind, "0"]
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
     assert done.returncode == 0, done.stderr
@@ -254,3 +257,28 @@ def test_sigterm_saves_and_ends_a_run_with_143(data: Path, tmp_path: Path):
         running.terminate()
         assert running.wait(timeout=30) == 143
     assert (tmp_path / "run" / "last" / "model.safetensors").exists()
+
+
+@pytest.mark.slow
+def test_under_torchrun_a_killed_worker_does_not_end_the_run(data: Path, tmp_path: Path):
+    program(data, tmp_path / "whole", "medium run", processes=2)
+    restarting = [*TORCHRUN, "--nproc-per-node", "2", "--max-restarts", "2"]
+    command = [
+        sys.executable,
+        *restarting,
+        "-m",
+        "tests.train.toy_runs",
+        str(data),
+        str(tmp_path / "run"),
+        "medium run",
+    ]
+    with subprocess.Popen(
+        [*command, "0"], stderr=subprocess.DEVNULL, env={**os.environ, "OMP_NUM_THREADS": "1"}
+    ) as agent:
+        while agent.poll() is None and not (tmp_path / "run" / "last").exists():
+            time.sleep(0.02)
+        workers = Path(f"/proc/{agent.pid}/task/{agent.pid}/children").read_text().split()
+        os.kill(int(workers[-1]), signal.SIGKILL)
+        assert agent.wait(timeout=200) == 0
+    assert (tmp_path / "restarts").read_text() == "1"
+    assert_same(tmp_path / "whole", tmp_path / "run")
