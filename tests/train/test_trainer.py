@@ -257,28 +257,3 @@ def test_sigterm_saves_and_ends_a_run_with_143(data: Path, tmp_path: Path):
         running.terminate()
         assert running.wait(timeout=30) == 143
     assert (tmp_path / "run" / "last" / "model.safetensors").exists()
-
-
-@pytest.mark.slow
-def test_under_torchrun_a_killed_worker_does_not_end_the_run(data: Path, tmp_path: Path):
-    program(data, tmp_path / "whole", "medium run", processes=2)
-    restarting = [*TORCHRUN, "--nproc-per-node", "2", "--max-restarts", "2"]
-    command = [
-        sys.executable,
-        *restarting,
-        "-m",
-        "tests.train.toy_runs",
-        str(data),
-        str(tmp_path / "run"),
-        "medium run",
-    ]
-    with subprocess.Popen(
-        [*command, "0"], stderr=subprocess.DEVNULL, env={**os.environ, "OMP_NUM_THREADS": "1"}
-    ) as agent:
-        while agent.poll() is None and not (tmp_path / "run" / "last").exists():
-            time.sleep(0.02)
-        workers = Path(f"/proc/{agent.pid}/task/{agent.pid}/children").read_text().split()
-        os.kill(int(workers[-1]), signal.SIGKILL)
-        assert agent.wait(timeout=200) == 0
-    assert (tmp_path / "restarts").read_text() == "1"
-    assert_same(tmp_path / "whole", tmp_path / "run")
