@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import distributed
+from torch.distributed.rendezvous import rendezvous
 
 Value = TypeVar("Value")
 LONGEST_WAIT = timedelta(days=7)
@@ -31,7 +32,11 @@ class Processes:
             yield processes
             return
         backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-        distributed.init_process_group(backend, timeout=LONGEST_WAIT)
+        store, rank, count = next(rendezvous("env://", timeout=LONGEST_WAIT))
+        # After a restart torchrun's store still has the addresses of the processes before, which nobody answers.
+        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        store = distributed.PrefixStore(f"attempt {attempt}", store)  # type: ignore[attr-defined]
+        distributed.init_process_group(backend, store=store, rank=rank, world_size=count, timeout=LONGEST_WAIT)
         try:
             yield processes
         finally:

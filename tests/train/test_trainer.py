@@ -257,3 +257,27 @@ def test_sigterm_saves_and_ends_a_run_with_143(data: Path, tmp_path: Path):
         running.terminate()
         assert running.wait(timeout=30) == 143
     assert (tmp_path / "run" / "last" / "model.safetensors").exists()
+
+
+def workers_of(agent: int) -> list[int]:
+    """The processes that torchrun started for the program, by any of its threads."""
+    children = " ".join(path.read_text() for path in Path(f"/proc/{agent}/task").glob("*/children")).split()
+    return [int(child) for child in children if b"toy_runs" in Path(f"/proc/{child}/cmdline").read_bytes()]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", [0, 1])
+def test_under_torchrun_a_killed_worker_does_not_end_the_run(data: Path, tmp_path: Path, place: int):
+    program(data, tmp_path / "whole", "medium run", processes=2)
+    restarting = [*TORCHRUN, "--nproc-per-node", "2", "--max-restarts", "1"]
+    arguments = ["-m", "tests.train.toy_runs", str(data), str(tmp_path / "run"), "medium run", "0"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(
+        [sys.executable, *restarting, *arguments], stderr=subprocess.DEVNULL, env=environment
+    ) as agent:
+        while agent.poll() is None and not (tmp_path / "run" / "last").exists():
+            time.sleep(0.02)
+        os.kill(workers_of(agent.pid)[place], signal.SIGKILL)
+        assert agent.wait(timeout=100) == 0
+    assert (tmp_path / "restarts").read_text() == "1"
+    assert_same(tmp_path / "whole", tmp_path / "run")

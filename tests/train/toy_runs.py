@@ -1,5 +1,6 @@
 """Small runs for the tests of the trainer, and a program that does one: python -m tests.train.toy_runs FOLDER ..."""
 
+import os
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -80,9 +81,11 @@ def main() -> None:
     """Used by tests that need a process, or several under torchrun."""
     data, run, kind, workers = sys.argv[1:]
     torch.set_num_threads(1)
+    Path(run).with_name("restarts").write_text(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
     config = toy_config(Path(data))
     exact = replace(config, precision="float64", schedule=replace(config.schedule, epochs=2))
     kinds = {
+        "medium run": replace(config, schedule=replace(config.schedule, epochs=40)),
         "long run": replace(config, schedule=replace(config.schedule, epochs=1000)),
         "float64": exact,
         "accumulated": replace(without_batch_norm(exact), accumulate=2),
