@@ -4,9 +4,8 @@ BIN := $(VENV)/bin
 
 .PHONY: demo test test-slow lint
 
-demo: $(VENV)/test.installed
-	$(BIN)/alltokens describe lvvit_s
-	$(BIN)/alltokens models 'lvvit*'
+demo: $(VENV)/demo.installed
+	$(BIN)/alltokens demo
 
 test: $(VENV)/test.installed
 	$(BIN)/pytest -n 2

@@ -18,6 +18,11 @@ def test_a_sentence_has_the_rate_and_the_time_left():
     assert sentence(3, 1000, "images", 2.0) == "3 of 1,000 images, 1.5 images/s, 11 min 05 s left"
 
 
+def test_what_an_earlier_run_did_has_no_part_in_the_rate():
+    assert sentence(512, 1000, "images", 2.0, earlier=500) == "512 of 1,000 images, 6.0 images/s, 1 min 22 s left"
+    assert sentence(500, 1000, "images", 2.0, earlier=500) == "500 of 1,000 images"
+
+
 def test_finished_work_says_how_long_it_took():
     assert sentence(1000, 1000, "images", 65.0) == "1,000 of 1,000 images, 15 images/s, in 1 min 05 s"
 
@@ -36,9 +41,16 @@ def test_without_a_terminal_there_is_a_line_at_the_end(capfd: pytest.CaptureFixt
     assert lines[0].startswith("annotating: 2 of 2 images, ")
 
 
+def test_a_note_stands_at_the_end(capfd: pytest.CaptureFixture[str]):
+    with progress("training", "images") as report:
+        report(0, 2)
+        report(2, 2, "loss 2.31")
+    assert capfd.readouterr().err.endswith(" in 1 s, loss 2.31\n")
+
+
 def test_quiet_work_says_nothing(capfd: pytest.CaptureFixture[str]):
     with progress("annotating", "images", quiet=True) as report:
-        report(2, 2)
+        report(2, 2, "loss 2.31")
     assert capfd.readouterr() == ("", "")
 
 
@@ -47,5 +59,5 @@ def test_on_a_terminal_there_is_a_bar(capfd: pytest.CaptureFixture[str], monkeyp
     monkeypatch.setenv("COLUMNS", "200")
     with progress("annotating", "images") as report:
         report(1, 2)
-        report(2, 2)
+        report(2, 2, "loss 2.31")
     assert "2 of 2 images" in capfd.readouterr().err

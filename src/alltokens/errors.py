@@ -1,4 +1,4 @@
-"""The one exception a user can cause, and the suggestion that goes with a mistyped name."""
+"""What a user can cause, and the suggestion that goes with a mistyped name."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
@@ -6,6 +6,10 @@ from difflib import get_close_matches
 
 class UserError(ValueError):
     """Something the user can put right; the message is one sentence with the value got and what would be right."""
+
+
+class RunFailed(UserError):
+    """What was asked for is in order, but came to nothing: a run that diverges."""
 
 
 def require(condition: bool, sentence: str) -> None:

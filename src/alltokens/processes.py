@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from itertools import count
 from typing import Any, TypeVar
 
 import torch
@@ -14,6 +15,8 @@ from torch.distributed.rendezvous import rendezvous
 Value = TypeVar("Value")
 LONGEST_WAIT = timedelta(days=7)
 """For the slowest of them; torch's half an hour is for steps of training."""
+GROUPS = count()
+"""Numbers for the groups that these processes form, one after the other."""
 
 
 @dataclass(frozen=True)
@@ -32,11 +35,12 @@ class Processes:
             yield processes
             return
         backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-        store, rank, count = next(rendezvous("env://", timeout=LONGEST_WAIT))
-        # After a restart torchrun's store still has the addresses of the processes before, which nobody answers.
+        store, rank, size = next(rendezvous("env://", timeout=LONGEST_WAIT))
+        # torchrun's store still has the addresses of processes before a restart, and of the group before, which nobody
+        # answers.
         attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-        store = distributed.PrefixStore(f"attempt {attempt}", store)  # type: ignore[attr-defined]
-        distributed.init_process_group(backend, store=store, rank=rank, world_size=count, timeout=LONGEST_WAIT)
+        store = distributed.PrefixStore(f"attempt {attempt}, group {next(GROUPS)}", store)  # type: ignore[attr-defined]
+        distributed.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=LONGEST_WAIT)
         try:
             yield processes
         finally:

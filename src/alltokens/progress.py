@@ -1,58 +1,78 @@
 """How far long work has come: a bar on a terminal, a plain line now and then otherwise."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from math import ceil
+from typing import Protocol, runtime_checkable
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
-Report = Callable[[int, int], None]
-"""Told how much is done, and of how much."""
-
 SECONDS_BETWEEN_LINES = 10.0
+
+
+@runtime_checkable
+class Report(Protocol):
+    """Told how much is done and of how much, and perhaps what else there is to say, such as `loss 2.31`."""
+
+    def __call__(self, done: int, total: int, note: str = "", /) -> None: ...
 
 
 @contextmanager
 def progress(work: str, unit: str, quiet: bool = False) -> Iterator[Report]:
     """Show what the report is told, as `work: 512 of 1,000 images, 203 images/s, 3 s left`; nothing where `quiet`."""
     console = Console(stderr=True)
-    started = time.monotonic()
     if quiet:
-        yield lambda done, total: None
+        yield lambda done, total, note="": None
     elif console.is_terminal:
+        pace = Pace(unit)
         text = TextColumn("{task.fields[text]}")
         with Progress(TextColumn("{task.description}"), BarColumn(), text, console=console) as bar:
             task = bar.add_task(work, total=None, text="")
-            yield lambda done, total: bar.update(
-                task, completed=done, total=total, text=sentence(done, total, unit, time.monotonic() - started)
+            yield lambda done, total, note="": bar.update(
+                task, completed=done, total=total, text=pace.sentence(done, total, note)
             )
     else:
-        yield Lines(work, unit, console, started).report
+        yield Lines(work, unit, console).report
+
+
+class Pace:
+    """When the work began, and with how much of it done: what an earlier run did took this one no time."""
+
+    def __init__(self, unit: str) -> None:
+        self.unit, self.started = unit, time.monotonic()
+        self.earlier: int | None = None
+
+    def sentence(self, done: int, total: int, note: str) -> str:
+        """Work that is first heard of when it is over was done now."""
+        if self.earlier is None:
+            self.earlier = done if done < total else 0
+        text = sentence(done, total, self.unit, time.monotonic() - self.started, self.earlier)
+        return f"{text}, {note}" if note else text
 
 
 class Lines:
     """Prints no more often than is useful in a log."""
 
-    def __init__(self, work: str, unit: str, console: Console, started: float) -> None:
-        self.work, self.unit, self.console = work, unit, console
-        self.started, self.printed = started, started
+    def __init__(self, work: str, unit: str, console: Console) -> None:
+        self.work, self.console, self.pace = work, console, Pace(unit)
+        self.printed = self.pace.started
 
-    def report(self, done: int, total: int) -> None:
+    def report(self, done: int, total: int, note: str = "", /) -> None:
         """Print if it is time to, or the work is over."""
+        text = self.pace.sentence(done, total, note)
         now = time.monotonic()
         if done and (done == total or now - self.printed >= SECONDS_BETWEEN_LINES):
             self.printed = now
-            text = f"{self.work}: {sentence(done, total, self.unit, now - self.started)}"
-            self.console.print(text, highlight=False, soft_wrap=True)
+            self.console.print(f"{self.work}: {text}", highlight=False, soft_wrap=True)
 
 
-def sentence(done: int, total: int, unit: str, seconds: float) -> str:
-    """`512 of 1,000 images, 203 images/s, 3 s left`."""
+def sentence(done: int, total: int, unit: str, seconds: float, earlier: int = 0) -> str:
+    """`512 of 1,000 images, 203 images/s, 3 s left`; `earlier` ones took none of the seconds."""
     parts = [f"{done:,} of {total:,} {unit}"]
-    if done and seconds > 0:
-        rate = done / seconds
+    if done > earlier and seconds > 0:
+        rate = (done - earlier) / seconds
         parts.append(f"{rate:,.0f} {unit}/s" if rate >= 10 else f"{rate:.1f} {unit}/s")
         parts.append(f"{duration((total - done) / rate)} left" if done < total else f"in {duration(seconds)}")
     return ", ".join(parts)

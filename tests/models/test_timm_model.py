@@ -366,6 +366,11 @@ def test_drop_path_is_refused_where_timm_has_none(name):
         TimmClassifier(replace(timm_config(name), drop_path=0.1))
 
 
+def test_an_output_stride_that_a_model_does_not_take_is_refused():
+    with refused("timm model 'vit_tiny_patch16_224' takes no output stride; got output_stride=8, leave it at None"):
+        TimmClassifier(TimmConfig(name="vit_tiny_patch16_224", image_size=(224, 224), output_stride=8))
+
+
 def test_images_of_another_size_are_refused():
     model = TimmClassifier(config_of("test_resnet", (64, 96)))
     with refused("images must be 3 x 64 x 96 (channels x height x width) for this model; got 3 x 96 x 64"):

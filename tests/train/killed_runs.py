@@ -22,7 +22,7 @@ def main() -> None:
 
     def work(folder: Path) -> None:
         torch.set_num_threads(1)
-        train(config, folder, replace(MACHINE, workers=count), lambda done, total: None)
+        train(config, folder, replace(MACHINE, workers=count), lambda *told: None)
 
     def is_finished(folder: Path) -> bool:
         nonlocal count

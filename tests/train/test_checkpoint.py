@@ -237,6 +237,17 @@ def test_memory_of_parameters_that_are_not_there_is_refused():
     )
 
 
+def test_an_optimizers_memory_is_laid_out_as_its_parameters_are():
+    module = nn.Conv2d(3, 4, 3).to(memory_format=torch.channels_last)
+    optimizer = build_optimizer(module, OptimizerConfig(), 8)
+    memory = torch.randn(4, 3, 3, 3)
+    restore_optimizer(optimizer, module, {"weight/exp_avg": memory, "weight/step": torch.tensor(3.0)})
+    restored = optimizer.state[module.weight]
+    assert restored["exp_avg"].stride() == module.weight.stride() != memory.stride()
+    assert restored["exp_avg"].equal(memory)
+    assert restored["step"] == 3
+
+
 @needs_strace
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", ["signal=KILL", "error=ENOSPC", "error=EIO"])

@@ -1,14 +1,16 @@
 """Reports are whole lines, and a run that goes on continues where its checkpoint was made."""
 
 import json
+import os
 import re
 import subprocess
-from importlib.util import find_spec
+import sys
 
 import pytest
 
 from alltokens.errors import UserError
-from alltokens.train.journal import Journal, TensorBoard, read_reports
+from alltokens.train.journal import Journal, TensorBoard, open_boards, read_reports
+from alltokens.train.machine import Boards
 
 
 def reports(count: int, start: int = 0) -> list[dict[str, int | float | str]]:
@@ -105,13 +107,57 @@ def test_a_full_disk_is_one_sentence(tmp_path):
         subprocess.run(["umount", small], check=True)
 
 
-@pytest.mark.skipif(find_spec("tensorboard") is not None, reason="tensorboard is installed")
-def test_tensorboard_that_is_not_installed_is_one_sentence(tmp_path):
+def test_tensorboard_that_is_not_installed_is_one_sentence(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     with pytest.raises(UserError) as raised:
         TensorBoard(tmp_path)
     assert str(raised.value) == (
-        "curves for TensorBoard need the package tensorboard; install it with pip install tensorboard"
+        "TensorBoard needs the package tensorboard; install it with pip install 'alltokens[tensorboard]'"
     )
+
+
+def test_wandb_that_is_not_installed_is_one_sentence(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.raises(UserError) as raised:
+        open_boards(Boards(wandb="project"), tmp_path, 0)
+    assert str(raised.value) == (
+        "Weights & Biases needs the package wandb; install it with pip install 'alltokens[wandb]'"
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_a_run_that_goes_on_is_the_same_run_of_wandb(tmp_path, monkeypatch):
+    pytest.importorskip("wandb")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    for start in (0, 2):
+        (board,) = open_boards(Boards(wandb="project"), tmp_path, start)
+        for values in reports(start + 2, start):
+            board.report(values["step"], values)
+        board.close()
+    name = (tmp_path / "wandb_id").read_text()
+    runs = list((tmp_path / "wandb").glob("offline-run-*/run-*.wandb"))
+    assert [path.name for path in runs] == [f"run-{name}.wandb"] * 2
+
+
+@pytest.mark.slow
+def test_wandb_without_a_login_is_one_sentence(tmp_path):
+    pytest.importorskip("wandb")
+    # In a process of its own: wandb asks the environment once.
+    program = (
+        "from pathlib import Path; from alltokens.train.journal import WeightsAndBiases as Board; Board(Path(), 'a')"
+    )
+    own = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_")}
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=tmp_path,
+        env={**own, "WANDB_MODE": "online", "NETRC": str(tmp_path / "netrc")},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+    )
+    sentence = r"UserError: Weights & Biases refuses the run: .*; log in, or set WANDB_MODE=offline"
+    assert re.search(sentence, done.stderr.splitlines()[-1])
 
 
 def test_tensorboard_reads_the_numbers_and_forgets_what_came_after_a_checkpoint(tmp_path):

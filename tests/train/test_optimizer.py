@@ -17,6 +17,7 @@ from alltokens.train.optimizer import (
     FiniteCheck,
     OptimizerConfig,
     build_optimizer,
+    clear_gradients,
     clip_gradients,
     parameter_groups,
     peak_learning_rate,
@@ -207,6 +208,22 @@ def test_a_value_that_is_not_finite_ends_the_run_with_its_part_and_step(value):
         f"training diverged in step 41: total is {value}, token is {value}; "
         "lower learning_rate, lengthen the warm-up or set clip"
     )
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, 1.0])
+@pytest.mark.parametrize("kind", ["adamw", "sgd", "lamb"])
+def test_what_is_not_finite_reaches_no_weight_and_no_memory(kind, value):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 1).requires_grad_(False))
+    optimizer = build_optimizer(model, replace(PLAIN, kind=kind), 8)
+    (model(torch.ones(1, 3)).sum() * value).backward()
+    norm = clip_gradients(model.parameters(), 1.0)
+    check = FiniteCheck(0, {"gradient": norm})
+    clear_gradients(model.parameters(), check.broken)
+    assert all(parameter.grad.any() == math.isfinite(value) for parameter in model[0].parameters())
+    optimizer.step()
+    remembered = [x for state in optimizer.state.values() for x in state.values()]
+    assert all(x.isfinite().all() for x in [*model.parameters(), *remembered])
 
 
 def test_what_is_read_later_is_what_it_was():

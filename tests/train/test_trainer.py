@@ -1,41 +1,48 @@
 """Runs from their config to their folder: what they write, going on after a stop, and many processes as one."""
 
+import math
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import timm
 import torch
 import yaml
 from safetensors.torch import load_file
 
+from alltokens.data.loader import train_batches
+from alltokens.data.order import Share
 from alltokens.errors import UserError
+from alltokens.export.hub import write_hub, write_timm
+from alltokens.export.scores import record
 from alltokens.models.factory import open_model
+from alltokens.models.timm_model import TimmConfig
 from alltokens.plain import to_plain
+from alltokens.processes import Processes
 from alltokens.train.journal import read_reports
+from alltokens.train.machine import Boards
 from alltokens.train.run_folder import read_config
 from alltokens.train.stopping import Stopped
-from alltokens.train.trainer import train
+from alltokens.train.trainer import open_data, train
+from alltokens.train.training import Training
 
-from .toy_runs import MACHINE, plain_labels, toy_config, toy_data
+from .toy_runs import MACHINE, SIZE, plain_labels, silent, stop_at, toy_config, toy_data
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return toy_data(tmp_path_factory.mktemp("data"))
+    # One more than whole batches: in the last of an evaluation one process of two has none.
+    return toy_data(tmp_path_factory.mktemp("data"), images=25)
 
 
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone"]
-
-
-def silent(done: int, total: int) -> None:
-    """No progress."""
 
 
 def weights(run: Path) -> dict[str, torch.Tensor]:
@@ -45,9 +52,10 @@ def weights(run: Path) -> dict[str, torch.Tensor]:
 
 
 def metrics(run: Path) -> list[dict]:
-    """What was reported, apart from times."""
+    """What was reported, apart from times, rates and memory."""
+    own = re.compile("second|data_wait|memory")
     return [
-        {name: x for name, x in line.items() if "seconds" not in name} for line in read_reports(run / "metrics.jsonl")
+        {name: x for name, x in line.items() if not own.search(name)} for line in read_reports(run / "metrics.jsonl")
     ]
 
 
@@ -62,8 +70,8 @@ def assert_same(one: Path, other: Path) -> None:
 def test_a_run_writes_its_config_metrics_and_checkpoints(data: Path, tmp_path: Path, kind: str):
     config = toy_config(data) if kind == "token labels" else plain_labels(toy_config(data))
     told = []
-    train(config, tmp_path / "run", MACHINE, lambda done, total: told.append((done, total)))
-    assert told == [(step, 6) for step in range(7)]
+    train(config, tmp_path / "run", MACHINE, lambda done, total, note: told.append((done, total)))
+    assert told == [(8 * step, 48) for step in range(7)]
     assert read_config(tmp_path / "run" / "config.yaml") == config
     reports = metrics(tmp_path / "run")
     assert [line["epoch"] for line in reports] == [0, 1]
@@ -74,14 +82,49 @@ def test_a_run_writes_its_config_metrics_and_checkpoints(data: Path, tmp_path: P
         assert model(torch.zeros(1, 3, 32, 32)).image_logits.shape == (1, config.model.classes)
 
 
-def stop_at(step: int) -> Callable[[int, int], None]:
-    """Sends the process itself the signal to stop when a step is done."""
+@pytest.mark.parametrize("kind", ["ours", "timm"])
+def test_the_best_model_of_a_run_is_one_of_timms(data: Path, tmp_path: Path, kind: str):
+    config = toy_config(data)
+    if kind == "timm":
+        config = replace(config, model=TimmConfig(name="test_resnet", classes=3, image_size=SIZE))
+    train(config, tmp_path / "run", MACHINE, silent)
+    best = open_model(tmp_path / "run" / "best" / "model.safetensors").eval()
+    write_hub(best, record(best, "best", 0.9), tmp_path / "hub")
+    timms = timm.create_model(f"local-dir:{tmp_path / 'hub'}", pretrained=True).eval()
+    images = torch.rand(2, 3, *SIZE)
+    torch.testing.assert_close(timms(images), best(images).image_logits, rtol=0, atol=1e-5)
+    if kind == "timm":
+        write_timm(best, record(best, "best", 0.9), tmp_path / "timm.safetensors")
+        plain = timm.create_model("test_resnet", num_classes=3, checkpoint_path=str(tmp_path / "timm.safetensors"))
+        torch.testing.assert_close(plain.eval()(images), timms(images), rtol=0, atol=0)
 
-    def report(done: int, total: int) -> None:
-        if done == step:
-            os.kill(os.getpid(), signal.SIGTERM)
 
-    return report
+def test_every_epoch_reports_its_time_rate_and_memory(data: Path, tmp_path: Path):
+    train(toy_config(data), tmp_path / "run", MACHINE, silent)
+    for line in read_reports(tmp_path / "run" / "metrics.jsonl"):
+        assert line["images_per_second"] == pytest.approx(24 / line["train_seconds"], rel=0.05)
+        assert 0 < line["data_wait"] < 1
+        assert 0 < line["memory_gib"] < 100
+        assert line["evaluation_seconds"] > 0
+
+
+def test_whoever_watches_is_told_the_loss_of_the_step_before(data: Path, tmp_path: Path):
+    notes = []
+    train(toy_config(data), tmp_path / "run", MACHINE, lambda done, total, note: notes.append(note))
+    assert notes[:2] == ["", ""]
+    assert all(re.fullmatch(r"loss \d\.\d{3}", note) for note in notes[2:])
+    assert len(set(notes)) == 6
+
+
+def test_tensorboard_has_every_epoch_once_after_a_stop(data: Path, tmp_path: Path):
+    reading = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    machine = replace(MACHINE, boards=Boards(tensorboard=True))
+    with pytest.raises(Stopped):
+        train(toy_config(data), tmp_path / "run", machine, stop_at(4))
+    train(toy_config(data), tmp_path / "run", machine, silent)
+    events = reading.EventAccumulator(str(tmp_path / "run" / "tensorboard")).Reload()
+    found = [(event.step, event.value) for event in events.Scalars("train_loss")]
+    assert found == [(line["step"], pytest.approx(line["train_loss"])) for line in metrics(tmp_path / "run")]
 
 
 def test_a_run_that_is_stopped_goes_on_as_if_it_had_not_been(data: Path, tmp_path: Path):
@@ -100,8 +143,8 @@ def test_a_finished_run_has_nothing_left_to_do(data: Path, tmp_path: Path):
     train(config, tmp_path / "run", MACHINE, silent)
     before = weights(tmp_path / "run")
     told = []
-    train(config, tmp_path / "run", MACHINE, lambda done, total: told.append((done, total)))
-    assert told == [(6, 6)]
+    train(config, tmp_path / "run", MACHINE, lambda done, total, note: told.append((done, total)))
+    assert told == [(48, 48)]
     assert all(before[name].equal(tensor) for name, tensor in weights(tmp_path / "run").items())
     assert len(metrics(tmp_path / "run")) == 2
 
@@ -126,6 +169,22 @@ def test_a_run_that_diverges_ends_with_the_step_and_is_not_saved(data: Path, tmp
     assert not (tmp_path / "run" / "last").exists()
 
 
+def test_a_loss_that_is_not_finite_is_kept_out_of_the_weights_before_the_host_knows(data: Path):
+    config = toy_config(data)
+    training = Training(config, 3, MACHINE, Processes(0, 1))
+    samples = open_data(config).train
+    batches = list(train_batches(samples, Share(batch=8), epoch=0))
+    training.take_step(batches[:1])
+    good = training.objective.model.head.bias.detach().clone()
+    training.objective.model.head.bias.data[0] = math.inf
+    assert training.take_step(batches[1:2])["loss"] > 0
+    training.objective.model.head.bias.data[0] = good[0]
+    assert all(parameter.isfinite().all() for parameter in training.objective.parameters())
+    assert all(x.isfinite().all() for state in training.optimizer.state.values() for x in state.values())
+    with pytest.raises(UserError, match=r"^training diverged in step 1: loss is (nan|inf), image is (nan|inf)"):
+        training.take_step(batches[2:])
+
+
 def test_drop_path_does_not_depend_on_where_a_run_was_stopped(data: Path, tmp_path: Path):
     config = toy_config(data)
     config = replace(config, model=replace(config.model, drop_path=0.5))
@@ -142,7 +201,7 @@ def test_drop_path_does_not_depend_on_where_a_run_was_stopped(data: Path, tmp_pa
     [
         ({"accumulate": 0}, "accumulate must be at least 1; got accumulate=0"),
         ({"accumulate": 3}, "batch must be divisible by accumulate; got batch=8, accumulate=3"),
-        ({"batch": 26}, "there are 24 images, fewer than a batch of 26; make the batch smaller"),
+        ({"batch": 26}, "there are 25 images, fewer than a batch of 26; make the batch smaller"),
     ],
 )
 def test_mistakes_are_one_sentence(data: Path, tmp_path: Path, changes: dict, sentence: str):
@@ -203,12 +262,12 @@ def test_a_wrong_key_in_yaml_is_named_with_the_closest(data: Path, tmp_path: Pat
         read_config(tmp_path / "config.yaml")
 
 
-def program(data: Path, run: Path, kind: str, processes: int = 1) -> None:
+def program(data: Path, run: Path, kind: str, processes: int = 1, how: tuple[str, ...] = ()) -> None:
     """A run in processes of its own."""
     start = [*TORCHRUN, "--nproc-per-node", str(processes)] if processes > 1 else []
-    command = [sys.executable, *start, "-m", "tests.train.toy_runs", str(data), str(run), kind, "0"]
+    command = [sys.executable, *start, "-m", "tests.train.toy_runs", str(data), str(run), kind, "0", *how]
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
-    assert done.returncode == 0, done.stderr
+    assert (done.returncode == 0) == ("stopped" not in how), done.stderr
 
 
 def assert_close(one: Path, other: Path) -> None:
@@ -216,13 +275,43 @@ def assert_close(one: Path, other: Path) -> None:
     assert mine.keys() == theirs.keys()
     for name in mine:
         torch.testing.assert_close(mine[name], theirs[name], rtol=1e-9, atol=1e-9, msg=name)
+    for ours, others in zip(metrics(one), metrics(other), strict=True):
+        assert ours == pytest.approx(others, rel=1e-6)
+
+
+SHARDED = ("sharded",)
 
 
 @pytest.mark.slow
-def test_two_processes_train_as_one_does_batch_norm_included(data: Path, tmp_path: Path):
-    program(data, tmp_path / "one", "float64")
-    program(data, tmp_path / "two", "float64", processes=2)
+@pytest.mark.parametrize("kind", ["float64", "unaveraged", "lamb", "timm"])
+def test_two_processes_train_as_one_does_batch_norm_included(data: Path, tmp_path: Path, kind: str):
+    program(data, tmp_path / "one", kind)
+    program(data, tmp_path / "two", kind, processes=2)
+    program(data, tmp_path / "sharded", kind, processes=2, how=SHARDED)
     assert_close(tmp_path / "one", tmp_path / "two")
+    assert_close(tmp_path / "one", tmp_path / "sharded")
+
+
+@pytest.mark.slow
+def test_a_compiled_model_computes_its_blocks_again(data: Path, tmp_path: Path):
+    program(data, tmp_path / "kept", "float64", how=("compiled",))
+    program(data, tmp_path / "again", "float64", how=("compiled", "recomputed"))
+    assert_close(tmp_path / "kept", tmp_path / "again")
+
+
+@pytest.mark.slow
+def test_a_sharded_model_is_compiled_block_by_block(data: Path, tmp_path: Path):
+    program(data, tmp_path / "one", "float64")
+    program(data, tmp_path / "compiled", "float64", 2, (*SHARDED, "compiled", "recomputed"))
+    assert_close(tmp_path / "one", tmp_path / "compiled")
+
+
+@pytest.mark.slow
+def test_fp16_goes_on_sharded_as_if_it_had_not_been_stopped(data: Path, tmp_path: Path):
+    program(data, tmp_path / "whole", "fp16", 2, SHARDED)
+    program(data, tmp_path / "run", "fp16", 2, (*SHARDED, "stopped"))
+    program(data, tmp_path / "run", "fp16", 2, SHARDED)
+    assert_same(tmp_path / "whole", tmp_path / "run")
 
 
 @pytest.mark.slow
@@ -230,8 +319,29 @@ def test_accumulated_parts_train_as_the_whole_batch_does(data: Path, tmp_path: P
     program(data, tmp_path / "whole", "whole")
     program(data, tmp_path / "parts", "accumulated")
     program(data, tmp_path / "both", "accumulated", processes=2)
-    assert_close(tmp_path / "whole", tmp_path / "parts")
-    assert_close(tmp_path / "whole", tmp_path / "both")
+    program(data, tmp_path / "sharded", "accumulated", processes=2, how=SHARDED)
+    for name in ("parts", "both", "sharded"):
+        assert_close(tmp_path / "whole", tmp_path / name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [(), SHARDED], ids=["whole", "sharded"])
+def test_two_processes_that_are_stopped_go_on_as_if_they_had_not_been(data: Path, tmp_path: Path, how: tuple[str, ...]):
+    program(data, tmp_path / "whole", "float64", 2, how)
+    program(data, tmp_path / "run", "float64", 2, (*how, "stopped"))
+    program(data, tmp_path / "run", "float64", 2, how)
+    assert_same(tmp_path / "whole", tmp_path / "run")
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_sharded_or_not_with_any_number_of_processes(data: Path, tmp_path: Path):
+    program(data, tmp_path / "one", "float64")
+    program(data, tmp_path / "first sharded", "float64", 2, (*SHARDED, "stopped"))
+    program(data, tmp_path / "first sharded", "float64")
+    program(data, tmp_path / "then sharded", "float64", how=("stopped",))
+    program(data, tmp_path / "then sharded", "float64", 2, SHARDED)
+    for name in ("first sharded", "then sharded"):
+        assert_close(tmp_path / "one", tmp_path / name)
 
 
 @pytest.mark.slow

@@ -1,7 +1,9 @@
 """Small runs for the tests of the trainer, and a program that does one: python -m tests.train.toy_runs FOLDER ..."""
 
 import os
+import signal
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,20 +14,22 @@ from alltokens.augment.finish import FinishConfig
 from alltokens.augment.pipeline import AugmentConfig
 from alltokens.data.samples import EvaluationConfig
 from alltokens.models.config import ConvStem, LinearStem, ViTConfig
+from alltokens.models.timm_model import TimmConfig
 from alltokens.objectives.classify import ClassifyConfig
 from alltokens.objectives.mixing import MixConfig
 from alltokens.objectives.token_label import TokenLabelConfig
 from alltokens.train.average import AverageConfig
 from alltokens.train.config import DataConfig, TrainConfig
+from alltokens.train.machine import Machine
 from alltokens.train.optimizer import OptimizerConfig
 from alltokens.train.schedule import ScheduleConfig
 from alltokens.train.stopping import Stopped
 from alltokens.train.trainer import train
-from alltokens.train.training import Machine
 
 from ..annotate.toys import CPU, photo_folder, toy_annotator, toy_job
 
 SIZE = (32, 32)
+BATCH = 8
 MACHINE = Machine(torch.device("cpu"), workers=0)
 
 
@@ -56,7 +60,7 @@ def toy_config(folder: Path, **changes) -> TrainConfig:
         optimizer=OptimizerConfig(learning_rate=1e-2, reference_batch=None),
         schedule=ScheduleConfig(epochs=2, warmup_epochs=0.5, warmup_rate=1e-4),
         average=AverageConfig(decay=0.9, reference_batch=None),
-        batch=8,
+        batch=BATCH,
         precision="float32",
     )
     return replace(config, **changes)
@@ -77,22 +81,47 @@ def without_batch_norm(config: TrainConfig) -> TrainConfig:
     return replace(config, model=replace(config.model, stem=LinearStem(patch=8)))
 
 
+def silent(done: int, total: int, note: str) -> None:
+    """No progress."""
+
+
+def stop_at(step: int) -> Callable[[int, int, str], None]:
+    """Sends the process itself the signal to stop when a step is done."""
+
+    def report(done: int, total: int, note: str) -> None:
+        if done == step * BATCH:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    return report
+
+
 def main() -> None:
     """Used by tests that need a process, or several under torchrun."""
-    data, run, kind, workers = sys.argv[1:]
+    data, run, kind, workers, *how = sys.argv[1:]
     torch.set_num_threads(1)
     Path(run).with_name("restarts").write_text(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
     config = toy_config(Path(data))
-    exact = replace(config, precision="float64", schedule=replace(config.schedule, epochs=2))
+    exact = replace(config, precision="float64", optimizer=replace(config.optimizer, clip=0.5))
     kinds = {
         "medium run": replace(config, schedule=replace(config.schedule, epochs=40)),
         "long run": replace(config, schedule=replace(config.schedule, epochs=1000)),
         "float64": exact,
+        "unaveraged": replace(exact, average=None),
+        "fp16": replace(config, precision="fp16"),
+        "lamb": replace(exact, optimizer=replace(exact.optimizer, kind="lamb")),
+        "timm": replace(exact, model=TimmConfig(name="test_resnet", classes=3, image_size=SIZE)),
         "accumulated": replace(without_batch_norm(exact), accumulate=2),
         "whole": without_batch_norm(exact),
     }
     try:
-        train(kinds[kind], Path(run), replace(MACHINE, workers=int(workers)), lambda done, total: None)
+        machine = replace(
+            MACHINE,
+            workers=int(workers),
+            shard="sharded" in how,
+            compile="compiled" in how,
+            recompute="recomputed" in how,
+        )
+        train(kinds[kind], Path(run), machine, stop_at(4) if "stopped" in how else silent)
     except Stopped as stopped:
         sys.exit(stopped.status)
 

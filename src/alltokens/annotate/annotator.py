@@ -120,15 +120,16 @@ def timm_weights(timm_name: str, checkpoint: Path | None) -> WeightFile:
 def from_timm(name: str, timm_name: str, file: WeightFile, size: int | None) -> Annotator:
     """A classifier of timm's; the token head beside it, where the file has one, was trained to answer for a cell."""
     known, config = published(timm_name), timm_config(timm_name)
-    trained = file.config or config
-    require_three_channels(name, trained)
-    stride = free_stride(timm_name, trained.image_size)
+    if isinstance(file.config, TimmConfig):
+        config = replace(config, image_size=file.config.image_size, output_stride=file.config.output_stride)
+    require_three_channels(name, file.config or config)
+    stride = free_stride(config)
     if size is not None and stride is not None and size < stride:
         raise UserError(f"'{name}' has a cell for each {stride} pixels; a size of {size} gives none")
     config = replace(
         config,
         classes=stored_classes(file, config),
-        image_size=(size, size) if size is not None else default_size(trained.image_size, known.crop_pct, stride),
+        image_size=(size, size) if size is not None else default_size(config.image_size, known.crop_pct, stride),
         token_head=file.config is not None and file.config.token_head,
     )
     model = load(file, config, name)

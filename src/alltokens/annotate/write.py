@@ -93,7 +93,7 @@ def most_cells(annotator: Annotator, canvas: Canvas) -> int:
     """Cells of the largest map."""
     if canvas.fit == "rectangle":
         return (canvas.size[0] // canvas.stride) * (canvas.size[1] // canvas.stride)
-    device = next(annotator.module.parameters()).device
+    device = next((parameter.device for parameter in annotator.module.parameters()), None)
     with torch.inference_mode():
         height, width = annotator.module(torch.zeros(1, 3, *canvas.size, device=device)).shape[2:]
     return height * width

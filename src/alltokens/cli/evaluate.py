@@ -12,13 +12,14 @@ from alltokens.annotate.write import Machine
 from alltokens.cli.device import own_device
 from alltokens.cli.flags import parse
 from alltokens.cli.table import print_table
-from alltokens.cli.trained import Which, open_trained
+from alltokens.cli.trained import open_trained
 from alltokens.errors import by, require
 from alltokens.evaluate.classification import ClassFigures, by_class
 from alltokens.evaluate.inference import Evaluation, Trained, evaluate_source
 from alltokens.labels.store import the_first
 from alltokens.progress import progress
 from alltokens.sources.source import open_source
+from alltokens.train.run_folder import Which
 
 TOKEN_WEIGHT = 0.5
 """Of the published rule."""

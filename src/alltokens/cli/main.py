@@ -7,13 +7,15 @@ from importlib import import_module
 from typing import Any, cast
 
 from alltokens import __version__
-from alltokens.errors import UserError, did_you_mean
+from alltokens.errors import RunFailed, UserError, did_you_mean
 
 COMMANDS = {
     "annotate": "what a classifier sees in every part of every image, kept in a label store",
+    "demo": "plain labels against labels for every token, on scenes that are made on the spot, in minutes",
     "describe": "what a model is: its stages, their shapes, its parameters and FLOPs, and its config",
     "evaluate": "how often a trained model is right on a data set, under both rules, by class if asked",
     "export": "a model for onnxruntime, torch.export, timm or the Hugging Face Hub, checked against eager",
+    "fit": "the whole way for a folder of your own: labels, training, accuracy and a report",
     "labels": "look into a label store, verify, draw, convert, pack and unpack it",
     "models": "every model by name, with its cost and the accuracy its paper prints",
     "predict": "what a trained model sees in some images",
@@ -21,7 +23,7 @@ COMMANDS = {
 }
 
 INTERRUPTED = 130
-USER_ERROR = 2
+RUN_FAILED, USER_ERROR = 1, 2
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -33,7 +35,7 @@ def main(arguments: list[str] | None = None) -> int:
         sys.stdout.flush()
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
-        return USER_ERROR
+        return RUN_FAILED if isinstance(error, RunFailed) else USER_ERROR
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:

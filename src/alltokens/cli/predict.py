@@ -14,7 +14,7 @@ from alltokens.annotate.class_map import describe_class
 from alltokens.cli.device import own_device
 from alltokens.cli.flags import parse
 from alltokens.cli.table import print_table
-from alltokens.cli.trained import Which, open_trained
+from alltokens.cli.trained import open_trained
 from alltokens.data.batch import Sample
 from alltokens.data.samples import EvaluationConfig, EvaluationSamples
 from alltokens.errors import UserError, require
@@ -22,6 +22,7 @@ from alltokens.evaluate.inference import PICTURES, Predicted, Trained, predict_p
 from alltokens.progress import progress
 from alltokens.sources.folder import open_folder
 from alltokens.sources.source import Source, text
+from alltokens.train.run_folder import Which
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,8 @@
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
@@ -15,10 +17,10 @@ from alltokens.errors import UserError, require
 from alltokens.progress import progress
 from alltokens.recipes.names import RECIPES, find_recipe
 from alltokens.train.config import DataConfig, TrainConfig
+from alltokens.train.machine import Boards, Machine
 from alltokens.train.run_folder import read_config
 from alltokens.train.stopping import Stopped
 from alltokens.train.trainer import classes_of, train
-from alltokens.train.training import Machine
 
 PROGRAM = "alltokens train"
 NOT_GIVEN = ""
@@ -47,6 +49,21 @@ class Flags:
     """Processes that decode and augment."""
     compile: bool = False
     """Compile the step: a minute or more before the first, faster ones after it."""
+    shard: bool = False
+    """Spread weights and all that belongs to them over the processes, for models that are too big for one (FSDP2)."""
+    recompute: bool = False
+    """Compute what happens in a block again in the backward pass: a third more time, far less memory."""
+    deterministic: bool = False
+    """Have a GPU do the same each time, bit for bit, as the CPU does anyway."""
+    tensorboard: bool = False
+    """Write curves for TensorBoard into the run's folder."""
+    wandb: str | None = None
+    """The Weights & Biases project that gets the curves."""
+
+    def machine(self) -> Machine:
+        """What has no part in the result."""
+        boards = Boards(tensorboard=self.tensorboard, wandb=self.wandb)
+        return Machine(own_device(), self.workers, self.compile, self.shard, self.recompute, self.deterministic, boards)
 
 
 def run(arguments: list[str]) -> None:
@@ -62,13 +79,25 @@ def run(arguments: list[str]) -> None:
     )
     config = replace(flags.config, model=replace(flags.config.model, classes=len(classes_of(data))))
     folder = flags.run or default_folder(name)
+    train_or_stop(config, folder, flags.machine())
+    print(f"run folder {folder}: report.html, metrics.jsonl, best/model.safetensors")
+
+
+def train_or_stop(config: TrainConfig, folder: Path, machine: Machine, work: str = "training") -> None:
+    """Train with progress; a run that is told to stop saves, says so and ends the process."""
+    is_quiet = os.environ.get("RANK", "0") != "0"
+    with ended_when_stopped(), progress(work, "images", quiet=is_quiet) as report:
+        train(config, folder, machine, report)
+
+
+@contextmanager
+def ended_when_stopped() -> Iterator[None]:
+    """Turn a stop, before which all was saved, into the end of the process that whoever asked for it expects."""
     try:
-        with progress("training", "steps", quiet=os.environ.get("RANK", "0") != "0") as report:
-            train(config, folder, Machine(own_device(), flags.workers, flags.compile), report)
+        yield
     except Stopped as stopped:
         print(f"{stopped}; the same command goes on", file=sys.stderr)
         sys.exit(stopped.status)
-    print(f"run folder {folder}: metrics.jsonl, best/model.safetensors, last/model.safetensors")
 
 
 def of_recipe(name: str) -> TrainConfig:

@@ -1,10 +1,9 @@
 """The trained model that a command line names: of a run, or in a weight file, with how it wants its images."""
 
-import json
 import warnings
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 from alltokens.annotate.class_map import class_names
 from alltokens.augment.finish import FinishConfig
@@ -13,15 +12,11 @@ from alltokens.data.samples import EvaluationConfig
 from alltokens.errors import UserError, require
 from alltokens.evaluate.inference import Trained, resized
 from alltokens.export.scores import record
-from alltokens.files import whole_folder
 from alltokens.models.factory import TIMM, open_model
 from alltokens.models.timm_model import TimmClassifier
 from alltokens.models.weights import Model
 from alltokens.models.zoo import MODELS
-from alltokens.train.checkpoint import MODEL
-from alltokens.train.run_folder import CLASSES, CONFIG, read_config
-
-Which = Literal["best", "last"]
+from alltokens.train.run_folder import CLASSES, CONFIG, Which, read_classes, read_config, weights_of_run
 
 
 def open_trained(
@@ -61,14 +56,6 @@ def find_run(path: Path) -> Path | None:
     return above if (above / CONFIG).is_file() and (above / CLASSES).is_file() else None
 
 
-def weights_of_run(run: Path, which: Which) -> Path:
-    """The weight file of one of a run's two checkpoints."""
-    folder = whole_folder(run / which)
-    if folder is None or not (folder / MODEL).is_file():
-        raise UserError(f"run '{run}' has no {which} model yet; it has one when its first epoch is over")
-    return folder / MODEL
-
-
 def open_file(path: Path, name: str | None) -> Model:
     """The model in a weight file."""
     model = open_model(path, name)
@@ -94,16 +81,3 @@ def published_way(
     interpolation = cast(Any, about.interpolation)
     evaluation = EvaluationConfig(size=about.image_size, crop=about.crop_ratio, interpolation=interpolation)
     return evaluation, FinishConfig(mean=mean, std=std, erase=0.0)
-
-
-def read_classes(path: Path) -> tuple[str, ...]:
-    """The names that a run gives its model's classes."""
-    try:
-        names = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
-        raise UserError(f"'{path}' cannot be read as JSON ({error}); it names the classes of the run") from error
-    require(
-        isinstance(names, list) and all(isinstance(name, str) for name in names),
-        f"'{path}' holds no list of names; it names the classes of the run",
-    )
-    return tuple(names)

@@ -80,35 +80,44 @@ class ClassFigures:
 
 def by_class(answers: Answers) -> list[ClassFigures]:
     """Figures for each class that has images, by number."""
-    figures = []
-    for number in answers.truth.unique().tolist():
-        own = answers.truth == number
-        wrong = answers.first[own & ~answers.is_right(), 0].tolist()
-        figures.append(
-            ClassFigures(
-                number=number,
-                images=int(own.sum()),
-                top1=float(answers.is_right()[own].double().mean()),
-                top5=float(answers.is_right(KEPT)[own].double().mean()),
-                mistaken_for=most_common(wrong),
-            )
+    images = answers.truth.bincount()
+    right, among_first = (answers.truth[answers.is_right(among)].bincount(minlength=len(images)) for among in (1, KEPT))
+    taken: dict[int, int] = {}
+    for truth, answered, _ in confusions(answers):
+        taken.setdefault(truth, answered)
+    return [
+        ClassFigures(
+            number=number,
+            images=int(images[number]),
+            top1=int(right[number]) / int(images[number]),
+            top5=int(among_first[number]) / int(images[number]),
+            mistaken_for=taken.get(number),
         )
-    return figures
-
-
-def most_common(numbers: Sequence[int]) -> int | None:
-    """The number that occurs most often, the smallest of equals."""
-    counts = Counter(numbers)
-    return min(counts, key=lambda number: (-counts[number], number)) if counts else None
+        for number in images.nonzero()[:, 0].tolist()
+    ]
 
 
 def confusions(answers: Answers) -> list[tuple[int, int, int]]:
-    """(right class, class answered, how often) for every pair that is confused, the most frequent first."""
+    """(right class, class answered, how often) for every pair that is confused, the most frequent first.
+
+    Equally frequent ones come by their numbers.
+    """
     wrong = ~answers.is_right()
     pairs = Counter(zip(answers.truth[wrong].tolist(), answers.first[wrong, 0].tolist(), strict=True))
     return sorted(
         ((truth, taken, count) for (truth, taken), count in pairs.items()), key=lambda one: (-one[2], one[:2])
     )
+
+
+def confusion_counts(answers: Answers, numbers: Sequence[int]) -> Int[Tensor, "n n"]:
+    """How often images of each of these classes, a row, are taken for each of them, a column."""
+    place = {number: row for row, number in enumerate(numbers)}
+    counts = torch.zeros(len(numbers), len(numbers), dtype=torch.int64)
+    pairs = Counter(zip(answers.truth.tolist(), answers.first[:, 0].tolist(), strict=True))
+    for (truth, answered), count in pairs.items():
+        if truth in place and answered in place:
+            counts[place[truth], place[answered]] = count
+    return counts
 
 
 def worst_mistakes(answers: Answers, count: int) -> list[int]:

@@ -5,8 +5,10 @@ from collections.abc import Callable, Sequence
 
 import torch
 from PIL import Image, ImageDraw, ImageFont
+from torch import Tensor
 
 from alltokens.labels.score_map import ScoreMap
+from alltokens.shapes import Float, Int
 
 STRONGEST = 0.75
 """How much of a cell's colour covers the image where the annotator is certain."""
@@ -54,7 +56,12 @@ def contact_sheet(pictures: Sequence[Image.Image], columns: int = 2) -> Image.Im
 
 def class_colours(score_map: ScoreMap) -> dict[int, Colour]:
     """A colour for each class that is first in a cell, those that are first most often before the others."""
-    classes, counts = score_map.classes[0].unique(return_counts=True)
+    return colours_of(score_map.classes[0])
+
+
+def colours_of(numbers: Tensor) -> dict[int, Colour]:
+    """A colour for each class among the numbers, the most frequent classes before the others."""
+    classes, counts = numbers.unique(return_counts=True)
     ordered = classes[counts.argsort(descending=True, stable=True)].tolist()
     # The golden ratio keeps the hues of neighbours in this order far apart, however many there are.
     hues = [(0.02 + place * 0.618034) % 1.0 for place in range(len(ordered))]
@@ -66,11 +73,16 @@ def class_colours(score_map: ScoreMap) -> dict[int, Colour]:
 
 def under_map(image: Image.Image, score_map: ScoreMap, colours: dict[int, Colour]) -> Image.Image:
     """The image tinted cell by cell."""
-    rows, columns = score_map.normalizer.shape
-    first = score_map.classes[0].flatten().tolist()
-    tints = torch.tensor([colours[number] for number in first], dtype=torch.uint8).view(rows, columns, 3)
-    certainty = (score_map.logits[0] - score_map.normalizer).exp().clamp(max=1)
-    cover = (255 * STRONGEST * certainty).round().to(torch.uint8)
+    return tinted(image, score_map.classes[0], (score_map.logits[0] - score_map.normalizer).exp(), colours)
+
+
+def tinted(
+    image: Image.Image, first: Int[Tensor, "h w"], certainty: Float[Tensor, "h w"], colours: dict[int, Colour]
+) -> Image.Image:
+    """The image under a grid of colours, those of classes, the surer the stronger."""
+    numbers = first.flatten().tolist()
+    tints = torch.tensor([colours[number] for number in numbers], dtype=torch.uint8).view(*first.shape, 3)
+    cover = (255 * STRONGEST * certainty.clamp(max=1)).round().to(torch.uint8)
     as_seen = image.size, Image.Resampling.NEAREST
     tint = Image.fromarray(tints.numpy(), "RGB").resize(*as_seen)
     return Image.composite(tint, image, Image.fromarray(cover.numpy(), "L").resize(*as_seen))

@@ -41,6 +41,7 @@ class TimmVisionTransformer(nn.Module):
         ]
         if num_classes == 0:
             self.reset_classifier(0)
+        self.register_load_state_dict_pre_hook(take_own_names)
 
     def forward(self, x: Float[Tensor, "b c H W"]) -> Float[Tensor, "b k"]:
         return self.forward_head(self.forward_features(x))
@@ -113,6 +114,13 @@ class TimmVisionTransformer(nn.Module):
             return float("inf")
 
         return layer
+
+
+def take_own_names(module: nn.Module, state: dict[str, Tensor], prefix: str, *rest: object) -> None:
+    """Let a file of ours, such as a run's best model, load as one of timm's does, whose names begin with `model.`."""
+    if not any(name.startswith(f"{prefix}model.") for name in state):
+        for name in [name for name in state if name.startswith(prefix)]:
+            state[f"{prefix}model.{name.removeprefix(prefix)}"] = state.pop(name)
 
 
 def first_convolution(config: ViTConfig) -> str | None:

@@ -30,6 +30,8 @@ class TimmConfig:
     """Channels of the image."""
     drop_path: float = 0.0
     """Chance to drop a residual branch for one image; 0 leaves the rate to timm, which has its own for some models."""
+    output_stride: int | None = None
+    """Pixels between the cells of a CNN's last map, which is dilated to have them; None is its own, mostly 32."""
     token_head: bool = True
     """Whether every token has its own prediction; built only when it is trained."""
     token_weight: float = 0.0
@@ -128,6 +130,13 @@ def timm_arguments(config: TimmConfig) -> dict[str, Any]:
             f"timm model '{config.name}' takes no drop path rate; got drop_path={config.drop_path}, leave it at 0",
         )
         arguments["drop_path_rate"] = config.drop_path
+    if config.output_stride is not None:
+        require(
+            takes(kind, "output_stride"),
+            f"timm model '{config.name}' takes no output stride; got output_stride={config.output_stride}, "
+            "leave it at None",
+        )
+        arguments["output_stride"] = config.output_stride
     return arguments
 
 

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from alltokens.errors import require
+from alltokens.train.sharding import local
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,5 +57,5 @@ class Average:
 
 
 def tensors_of(module: nn.Module) -> list[torch.Tensor]:
-    """Parameters, then buffers, in an order that copies share."""
-    return [*module.parameters(), *module.buffers()]
+    """What this process has of parameters, then buffers, in an order that copies share."""
+    return [local(tensor) for tensor in (*module.parameters(), *module.buffers())]

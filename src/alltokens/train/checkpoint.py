@@ -13,12 +13,12 @@ from alltokens.errors import UserError
 from alltokens.files import tidy_folder, verify, whole_folder, write_atomically, write_checksum, write_folder
 from alltokens.models.factory import open_model
 from alltokens.models.weights import Model, save_model
+from alltokens.train.sharding import Tensors, sharded_like
 
 MODEL, TENSORS, COUNTERS = "model.safetensors", "training.safetensors", "training.json"
 FILES = MODEL, TENSORS, COUNTERS
 GROUP = "group "
 """Before the number of a group of parameters, in place of a parameter's name."""
-Tensors = dict[str, Tensor]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -109,8 +109,8 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, module: nn.Module, tenso
             raise UserError(f"the checkpoint's optimizer has '{key}', of no parameter here; train the model it is of")
     # torch's own way in, because it knows which tensors a fused step wants on the device.
     state = optimizer.state_dict()
-    trained = [names[parameter] for group in optimizer.param_groups for parameter in group["params"]]
-    slots = {place: copied(name, tensors) for place, name in enumerate(trained)}
+    trained = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    slots = {place: memory_of(parameter, names[parameter], tensors) for place, parameter in enumerate(trained)}
     state["state"] = {place: values for place, values in slots.items() if values}
     for place, group in zip(places, state["param_groups"], strict=True):
         group |= copied(place, tensors)
@@ -120,6 +120,15 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, module: nn.Module, tenso
 def tensors_in(state: Mapping[str, object]) -> Tensors:
     """What is to be kept of an optimizer's state; the rest is its config."""
     return {slot: value for slot, value in state.items() if isinstance(value, Tensor)}
+
+
+def memory_of(parameter: nn.Parameter, name: str, tensors: Tensors) -> Tensors:
+    """What an optimizer remembers of a parameter, sharded and laid out as it is; a count of steps has another shape."""
+    memory = copied(name, tensors)
+    for slot, tensor in memory.items():
+        if tensor.shape == parameter.shape:
+            memory[slot] = torch.empty_like(parameter, dtype=tensor.dtype).copy_(sharded_like(tensor, parameter))
+    return memory
 
 
 def copied(part: str, tensors: Tensors) -> Tensors:

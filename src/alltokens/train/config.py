@@ -1,7 +1,6 @@
 """A whole run as one checked value: what is trained, on what, and how."""
 
 from dataclasses import dataclass, field
-from typing import Literal
 
 from alltokens.augment.pipeline import AugmentConfig
 from alltokens.data.samples import EvaluationConfig
@@ -12,6 +11,7 @@ from alltokens.objectives.classify import ClassifyConfig
 from alltokens.objectives.token_label import TokenLabelConfig
 from alltokens.train.average import AverageConfig
 from alltokens.train.optimizer import OptimizerConfig
+from alltokens.train.precision import Kind
 from alltokens.train.schedule import ScheduleConfig
 
 
@@ -27,8 +27,21 @@ class DataConfig:
     """Held-out images; without them nothing is evaluated."""
     validation_split: str | None = None
     """Which split of those."""
+    held_out: float | None = None
+    """Share of the training images that is held out instead, the same of every class, and trained on by nobody."""
     labels: str | None = None
     """The label store of the training images."""
+
+    def __post_init__(self) -> None:
+        require(
+            self.held_out is None or self.validation is None,
+            "validation images are held out of the training images or lie elsewhere; "
+            f"got data.held_out={self.held_out} and data.validation={self.validation}, leave out one",
+        )
+        require(
+            self.held_out is None or 0 < self.held_out < 1,
+            f"data.held_out must be between 0 and 1; got data.held_out={self.held_out}",
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +50,8 @@ class TrainConfig:
 
     model: ViTConfig | TimmConfig
     data: DataConfig
+    initial: str | None = None
+    """Weights to begin with: a file in any layout we read, or pip/NAME; none: they are drawn."""
     objective: TokenLabelConfig | ClassifyConfig = field(default_factory=TokenLabelConfig)
     augment: AugmentConfig = field(default_factory=AugmentConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
@@ -50,8 +65,8 @@ class TrainConfig:
     """Images of a step, in all processes and accumulated parts together."""
     accumulate: int = 1
     """Parts of a step that go through the model one after the other, where it does not fit as a whole."""
-    precision: Literal["float64", "float32", "bf16"] = "bf16"
-    """What the model computes in; bf16 by autocast, its weights stay float32."""
+    precision: Kind = "bf16"
+    """What the model computes in; bf16 and fp16 by autocast, its weights stay float32."""
 
     def __post_init__(self) -> None:
         require(self.batch >= 1, f"batch must be at least 1; got batch={self.batch}")

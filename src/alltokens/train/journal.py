@@ -1,14 +1,18 @@
-"""What a run reports: a line of JSON each time in metrics.jsonl, and the same for TensorBoard."""
+"""What a run reports: a line of JSON each time in metrics.jsonl, and the same for TensorBoard and Weights & Biases."""
 
 import errno
 import json
 import os
+import secrets
 from pathlib import Path
 from typing import Any
 
 from alltokens.errors import UserError, require
+from alltokens.files import write_atomically
+from alltokens.train.machine import Boards
 
 Report = dict[str, int | float | str]
+WANDB_ID = "wandb_id"
 
 
 class Journal:
@@ -65,7 +69,7 @@ class TensorBoard:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
             raise UserError(
-                "curves for TensorBoard need the package tensorboard; install it with pip install tensorboard"
+                "TensorBoard needs the package tensorboard; install it with pip install 'alltokens[tensorboard]'"
             ) from error
         # Of a run that goes on, TensorBoard forgets what lies after the step.
         self.writer: Any = SummaryWriter(str(folder), purge_step=step or None)
@@ -79,3 +83,45 @@ class TensorBoard:
     def close(self) -> None:
         """Write what is still in memory."""
         self.writer.close()
+
+
+class WeightsAndBiases:
+    """The numbers of reports in a project of Weights & Biases; without a connection wandb keeps them in the folder."""
+
+    def __init__(self, folder: Path, project: str) -> None:
+        try:
+            import wandb
+        except ImportError as error:
+            raise UserError(
+                "Weights & Biases needs the package wandb; install it with pip install 'alltokens[wandb]'"
+            ) from error
+        path = folder / WANDB_ID
+        if not path.exists():
+            name = secrets.token_hex(8).encode()
+            write_atomically(path, lambda file: file.write(name))
+        # By the id in the run's folder, a run that goes on is the same run there.
+        try:
+            self.run: Any = wandb.init(
+                project=project, name=folder.name, id=path.read_text(), resume="allow", dir=str(folder)
+            )
+        except wandb.Error as error:
+            reason = str(error).splitlines()[0].rstrip(".")
+            raise UserError(f"Weights & Biases refuses the run: {reason}; log in, or set WANDB_MODE=offline") from error
+
+    def report(self, step: int, values: Report) -> None:
+        """One point of every curve; of a step that was reported before a stop, wandb keeps the first."""
+        self.run.log(values, step=step)
+
+    def close(self) -> None:
+        """Send, or write, what is still in memory."""
+        self.run.finish()
+
+
+def open_boards(boards: Boards, folder: Path, step: int) -> list[TensorBoard | WeightsAndBiases]:
+    """All that are asked for, of a run that is at this step."""
+    found: list[TensorBoard | WeightsAndBiases] = []
+    if boards.tensorboard:
+        found.append(TensorBoard(folder / "tensorboard", step))
+    if boards.wandb is not None:
+        found.append(WeightsAndBiases(folder, boards.wandb))
+    return found

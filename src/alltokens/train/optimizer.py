@@ -11,10 +11,11 @@ from timm.models import group_parameters
 from timm.optim import Lamb
 from torch import Tensor, nn
 
-from alltokens.errors import UserError, require
+from alltokens.errors import RunFailed, UserError, require
 from alltokens.models.timm_contract import TimmVisionTransformer
 from alltokens.models.vit import VisionTransformer
-from alltokens.shapes import Float
+from alltokens.shapes import Bool, Float
+from alltokens.train.sharding import local, whole
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,22 +166,30 @@ def layers_of(contract: Contract | None) -> dict[str, int]:
 def clip_gradients(parameters: Iterable[nn.Parameter], limit: float | None) -> Float[Tensor, ""]:
     """Shorten the gradients of all parameters together to the limit; how long they were stays on the device."""
     parameters = [parameter for parameter in parameters if parameter.grad is not None]
-    norm = nn.utils.get_total_norm([parameter.grad for parameter in parameters if parameter.grad is not None])
+    norm = whole(nn.utils.get_total_norm([parameter.grad for parameter in parameters if parameter.grad is not None]))
     if limit is not None:
         nn.utils.clip_grads_with_norm_(parameters, limit, norm)
     return norm
 
 
-class FiniteCheck:
-    """Numbers on their way from the device, to be looked at later, by when they have arrived.
+def clear_gradients(parameters: Iterable[nn.Parameter], broken: Bool[Tensor, ""]) -> None:
+    """Make all gradients zero if `broken` is true, which stays on the device."""
+    for parameter in parameters:
+        if parameter.grad is not None:
+            local(parameter.grad).masked_fill_(broken, 0.0)
 
-    Begun after the forward pass and read before the optimizer's step, it holds nothing up: the host waits for the end
-    of the forward pass alone, and hands on the step while the device is still busy with the backward pass.
+
+class FiniteCheck:
+    """Numbers of a step on their way from the device, to be looked at later, by when they have arrived.
+
+    Read when the next step has been handed to the device, it holds nothing up: the device has work in the meantime.
     """
 
     def __init__(self, step: int, values: dict[str, Tensor]) -> None:
         self.step, self.names = step, list(values)
         numbers = torch.stack([value.detach().float() for value in values.values()])
+        self.broken: Bool[Tensor, ""] = ~numbers.isfinite().all()
+        """Whether one of them is not finite, on the device."""
         self.arrived: torch.cuda.Event | None = None
         self.numbers = numbers
         if numbers.is_cuda:
@@ -196,7 +205,7 @@ class FiniteCheck:
         values = dict(zip(self.names, self.numbers.tolist(), strict=True))
         broken = [f"{name} is {value}" for name, value in values.items() if not math.isfinite(value)]
         if broken:
-            raise UserError(
+            raise RunFailed(
                 f"training diverged in step {self.step}: {', '.join(broken)}; "
                 "lower learning_rate, lengthen the warm-up or set clip"
             )

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Literal
 
 import timm
 import torch
@@ -15,12 +15,17 @@ import torchvision
 import yaml
 
 from alltokens import files
-from alltokens.errors import UserError
+from alltokens.errors import UserError, require
 from alltokens.plain import from_plain, to_plain
+from alltokens.train.checkpoint import MODEL
 from alltokens.train.config import TrainConfig
 
 CONFIG, ENVIRONMENT, CLASSES, METRICS = "config.yaml", "environment.json", "classes.json", "metrics.jsonl"
 LAST, BEST = "last", "best"
+REPORT = "report.html"
+
+Which = Literal["best", "last"]
+"""Of a run's two models."""
 
 
 def open_run(folder: Path, config: TrainConfig, classes: Sequence[str]) -> None:
@@ -63,6 +68,27 @@ def read_config(path: Path) -> TrainConfig:
         reason = str(error).splitlines()[0]
         raise UserError(f"'{path}' cannot be read as YAML ({reason})") from error
     return from_plain(TrainConfig, content)
+
+
+def read_classes(path: Path) -> tuple[str, ...]:
+    """The names that a run gives its model's classes."""
+    try:
+        names = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise UserError(f"'{path}' cannot be read as JSON ({error}); it names the classes of the run") from error
+    require(
+        isinstance(names, list) and all(isinstance(name, str) for name in names),
+        f"'{path}' holds no list of names; it names the classes of the run",
+    )
+    return tuple(names)
+
+
+def weights_of_run(run: Path, which: Which) -> Path:
+    """The weight file of one of a run's two checkpoints."""
+    folder = files.whole_folder(run / which)
+    if folder is None or not (folder / MODEL).is_file():
+        raise UserError(f"run '{run}' has no {which} model yet; it has one when its first epoch is over")
+    return folder / MODEL
 
 
 def differences(there: dict[str, Any], now: dict[str, Any], key: str = "") -> list[str]:

@@ -1,11 +1,14 @@
 """A run from its config to its folder: epochs of steps, an evaluation and a checkpoint after each, from anywhere on."""
 
+import json
 import time
-from collections.abc import Iterator
+import warnings
+from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
+from typing import NoReturn
 
 import torch
 
@@ -13,21 +16,26 @@ from alltokens.data.batch import Batch
 from alltokens.data.loader import evaluation_batches, train_batches
 from alltokens.data.order import Share
 from alltokens.data.samples import EvaluationSamples, TrainSamples, model_classes
+from alltokens.data.split import hold_out
 from alltokens.errors import require
 from alltokens.evaluate.classification import Answers
 from alltokens.files import whole_folder
 from alltokens.labels.store import LabelStore, the_first
 from alltokens.models.weights import save_model
-from alltokens.objectives.classify import evaluate
+from alltokens.objectives.mixing import grid_of
 from alltokens.processes import Processes
 from alltokens.progress import Report
+from alltokens.report.refresh import Refreshed
+from alltokens.report.run_page import Run, run_page
 from alltokens.sources.source import Source, open_source
 from alltokens.train.checkpoint import load_checkpoint, save_checkpoint
 from alltokens.train.config import DataConfig, TrainConfig
-from alltokens.train.journal import Journal
-from alltokens.train.run_folder import BEST, LAST, METRICS, open_run
+from alltokens.train.journal import Journal, open_boards, read_reports
+from alltokens.train.machine import Machine
+from alltokens.train.run_folder import BEST, CONFIG, ENVIRONMENT, LAST, METRICS, REPORT, open_run
+from alltokens.train.sharding import gathered_model
 from alltokens.train.stopping import Stopped, StopRequest, stop_request
-from alltokens.train.training import Machine, Training
+from alltokens.train.training import Training
 
 
 @dataclass(frozen=True)
@@ -49,22 +57,31 @@ def classes_of(data: DataConfig) -> tuple[str, ...]:
 def open_data(config: TrainConfig) -> RunData:
     """Both sets, checked against each other, the labels and the model."""
     data = config.data
-    source = open_source(data.root, data.split)
+    source, held_out = open_sets(data)
     store = None if data.labels is None else LabelStore(data.labels)
     classes = model_classes(source, store)
-    require(len(source.classes) > 1, f"'{data.root}' has {len(source.classes)} classes; training needs two at least")
-    require_classes(source)
     require(
         len(classes) == config.model.classes,
         f"the model must have a class for each of the {len(classes)} of the "
         f"{'data' if store is None else 'labels'}; got model.classes={config.model.classes}",
     )
     train = TrainSamples(source, store, config.augment, config.seed)
+    validation = None if held_out is None else EvaluationSamples(held_out, classes, config.evaluation)
+    return RunData(train, validation, classes)
+
+
+def open_sets(data: DataConfig) -> tuple[Source, Source | None]:
+    """The images to train on and those to evaluate on, all of them with a class."""
+    source = open_source(data.root, data.split)
+    require(len(source.classes) > 1, f"'{data.root}' has {len(source.classes)} classes; training needs two at least")
+    require_classes(source)
+    if data.held_out is not None:
+        return hold_out(source, data.held_out)
     if data.validation is None:
-        return RunData(train, None, classes)
-    held_out = open_source(data.validation, data.validation_split)
-    require_classes(held_out)
-    return RunData(train, EvaluationSamples(held_out, classes, config.evaluation), classes)
+        return source, None
+    validation = open_source(data.validation, data.validation_split)
+    require_classes(validation)
+    return source, validation
 
 
 def require_classes(source: Source) -> None:
@@ -79,7 +96,7 @@ def require_classes(source: Source) -> None:
 
 def train(config: TrainConfig, folder: Path, machine: Machine, report: Report) -> None:
     """Train, or go on where the folder says; raises Stopped where a signal asked for it."""
-    with Processes.of_torchrun() as processes, stop_request() as request:
+    with Processes.of_torchrun() as processes, stop_request() as request, machine.at_work():
         data = open_data(config)
         processes.agree(lambda: open_run(folder, config, data.classes))
         with closing(Runner(config, folder, machine, processes, data)) as runner:
@@ -98,10 +115,16 @@ class Runner:
         require(steps > 0, f"there are {len(data.train.source):,} images, fewer than a batch of {config.batch:,}")
         self.training = Training(config, steps, machine, processes)
         self.sums: dict[str, float] = {}
-        """Losses of the epoch's steps so far, added up."""
+        """Losses and times of the epoch's steps so far, added up."""
+        self.note = ""
+        """What is said of the last step."""
+        self.skipped: set[str] = set()
+        """Images that could not be read so far."""
         self.best = -1.0
         known = self.restore()
         self.journal = Journal(folder / METRICS, known) if processes.rank == 0 else None
+        self.boards = open_boards(machine.boards, folder, self.training.step) if processes.rank == 0 else []
+        self.page = Refreshed(folder / REPORT)
 
     def restore(self) -> int:
         """Go on from the last checkpoint, if there is one; bytes of the metrics that it knows of."""
@@ -111,39 +134,62 @@ class Runner:
         self.training.restore(checkpoint)
         counters = dict(checkpoint.counters)
         self.best = float(counters["best"])
-        self.sums = {
-            name.removeprefix("sum "): float(value) for name, value in counters.items() if name.startswith("sum ")
-        }
+        self.sums = own_sums(counters, self.processes)
         return int(counters["metrics_bytes"])
 
     def close(self) -> None:
         """Nothing more is reported."""
         if self.journal is not None:
             self.journal.close()
+        for board in self.boards:
+            board.close()
 
     def run(self, request: StopRequest, report: Report) -> None:
         """All epochs that are left."""
         training, steps = self.training, self.training.steps_per_epoch
         total = self.config.schedule.total_epochs
-        report(training.step, total * steps)
+        batch = self.config.batch
+        report(training.step * batch, total * steps * batch, "")
         while training.step < total * steps:
             epoch, done = divmod(training.step, steps)
+            before = time.monotonic()
             for parts in self.parts_of_steps(epoch, done):
-                self.add(training.take_step(parts))
-                report(training.step, total * steps)
+                self.take(training.take_step(parts))
+                now = time.monotonic()
+                self.add({"seconds": now - before})
+                before = now
+                self.tell_of_skipped(parts)
+                report(training.step * batch, total * steps * batch, self.note)
                 number = request.of_any(self.processes)
                 if number and training.step % steps:
                     self.save()
-                    raise Stopped(number)
+                    self.stop(number)
             self.end_epoch(epoch)
             number = request.of_any(self.processes)
             if number and training.step < total * steps:
-                raise Stopped(number)
+                self.stop(number)
+
+    def stop(self, number: int) -> NoReturn:
+        """What was saved is shown as well."""
+        self.page.write()
+        raise Stopped(number)
+
+    def take(self, values: dict[str, float]) -> None:
+        """What a step has to report, to the sums and to whoever watches."""
+        self.add(values)
+        self.note = f"loss {values['loss']:.3f}" if values else self.note
 
     def add(self, values: dict[str, float]) -> None:
         """To the sums of the epoch."""
         for name, value in values.items():
             self.sums[name] = self.sums.get(name, 0.0) + value
+
+    def tell_of_skipped(self, batches: Sequence[Batch]) -> None:
+        """Name each image that cannot be read once: another stands in for it, or the accuracy is without it."""
+        for key in dict.fromkeys(key for batch in batches for key in batch.skipped):
+            if key not in self.skipped:
+                self.skipped.add(key)
+                warnings.warn(f"the image '{key}' cannot be read and is left out; repair or remove it", stacklevel=2)
 
     def parts_of_steps(self, epoch: int, done: int) -> Iterator[list[Batch]]:
         """Batches of the steps that are left of an epoch, those of one step together."""
@@ -152,18 +198,25 @@ class Runner:
             self.data.train, self.share, epoch, done * parts, self.machine.workers, self.machine.device
         )
         for _ in range(done, steps):
-            yield list(islice(batches, parts))
+            asked = time.monotonic()
+            found = list(islice(batches, parts))
+            self.add({"waiting": time.monotonic() - asked})
+            yield found
 
     def end_epoch(self, epoch: int) -> None:
         """Evaluate, report and save."""
-        self.add(self.training.settle())
+        self.take(self.training.settle())
         steps = self.training.steps_per_epoch
-        every = self.processes.gather(self.sums)
-        losses = {name: sum(sums[name] for sums in every) / len(every) / steps for name in self.sums}
+        means = mean_of(self.processes.gather(self.sums))
         self.sums = {}
+        seconds, waiting = means.pop("seconds"), means.pop("waiting")
         line: dict[str, int | float | str] = {"epoch": epoch, "step": self.training.step, "rate": self.training.rate()}
-        line |= {f"train_{name}": value for name, value in losses.items()}
-        is_best = True
+        line |= {f"train_{name}": value / steps for name, value in means.items()}
+        line["train_seconds"] = round(seconds, 3)
+        line["images_per_second"] = round(steps * self.config.batch / seconds, 1)
+        line["data_wait"] = round(waiting / seconds, 4)
+        line["memory_gib"] = round(max(self.processes.gather(self.machine.memory_gib())), 3)
+        answers, is_best = None, True
         if self.data.validation is not None:
             started = time.monotonic()
             answers = self.evaluate(self.data.validation)
@@ -173,13 +226,37 @@ class Runner:
             self.best = max(self.best, answers.accuracy())
         if self.journal is not None:
             self.journal.report(line)
+            for board in self.boards:
+                board.report(self.training.step, line)
+            self.show(answers, at_once=epoch + 1 == self.config.schedule.total_epochs)
         # Before the checkpoint: a run that is killed between the two goes on from before both.
-        if is_best and self.processes.rank == 0:
-            (self.folder / BEST).mkdir(exist_ok=True)
-            save_model(self.training.model, self.folder / BEST / "model.safetensors")
+        if is_best:
+            model = gathered_model(self.training.kept.model)
+            if self.processes.rank == 0:
+                (self.folder / BEST).mkdir(exist_ok=True)
+                save_model(model, self.folder / BEST / "model.safetensors")
         self.save()
 
-    @torch.inference_mode()
+    def show(self, answers: Answers | None, at_once: bool) -> None:
+        """Bring the report up to date, with the answers of the epoch that was just reported."""
+        self.page.offer(lambda: run_page(self.described(), read_reports(self.folder / METRICS), answers), at_once)
+
+    def described(self) -> Run:
+        """What the report says of the run as a whole."""
+        return Run(
+            folder=self.folder,
+            model=self.config.model,
+            grid=grid_of(self.training.objective.model),
+            objective=self.config.objective,
+            train=self.data.train,
+            validation=self.data.validation,
+            classes=self.data.classes,
+            epochs=self.config.schedule.total_epochs,
+            config=(self.folder / CONFIG).read_text(),
+            environment=json.loads((self.folder / ENVIRONMENT).read_text()),
+        )
+
+    @torch.no_grad()
     def evaluate(self, samples: EvaluationSamples) -> Answers:
         """Answers of all processes for the held-out images."""
         share = Share(
@@ -188,12 +265,15 @@ class Runner:
             processes=self.processes.count,
             drop_last=False,
         )
-        model = self.training.model.eval()
+        kept = self.training.kept.eval()
         own = []
         for batch in evaluation_batches(samples, share, self.machine.workers, self.machine.device):
+            self.tell_of_skipped([batch])
+            # A sharded model answers when all processes ask: one that has no image left asks about a blank one.
+            asked = batch if len(batch) else replace(batch, images=batch.images.new_zeros(1, *batch.images.shape[1:]))
+            with self.training.precision.autocast():
+                prediction = kept.evaluate(asked.to(self.machine.device))
             if len(batch):
-                with self.training.autocast():
-                    prediction = evaluate(model, batch.to(self.machine.device), self.config.objective.finish)
                 own.append(Answers.of(batch.keys, batch.classes, prediction.scores(0.0)))
         self.training.objective.train()
         joined = [answers for part in self.processes.gather(own) for answers in part]
@@ -201,9 +281,28 @@ class Runner:
 
     def save(self) -> None:
         """Write the checkpoint; the metrics up to here belong to it."""
-        self.add(self.training.settle())
+        self.take(self.training.settle())
+        counters: dict[str, int | float | str] = {"best": self.best}
+        for rank, sums in enumerate(self.processes.gather(self.sums)):
+            counters |= {f"sum {rank} {name}": value for name, value in sums.items()}
+        checkpoint = self.training.checkpoint(counters)
         if self.journal is not None:
-            counters: dict[str, int | float | str] = {"metrics_bytes": self.journal.size(), "best": self.best}
-            counters |= {f"sum {name}": value for name, value in self.sums.items()}
-            save_checkpoint(self.folder / LAST, self.training.checkpoint(counters))
+            checkpoint.counters["metrics_bytes"] = self.journal.size()
+            save_checkpoint(self.folder / LAST, checkpoint)
         self.processes.wait()
+
+
+def own_sums(counters: dict[str, int | float | str], processes: Processes) -> dict[str, float]:
+    """The sums that this process had when the counters were saved; where there were more or fewer, the mean of all."""
+    by_rank: dict[str, dict[str, float]] = {}
+    for counter, value in counters.items():
+        if counter.startswith("sum "):
+            _, rank, name = counter.split(" ")
+            by_rank.setdefault(rank, {})[name] = float(value)
+    every = list(by_rank.values())
+    return every[processes.rank] if len(every) == processes.count else mean_of(every)
+
+
+def mean_of(every: list[dict[str, float]]) -> dict[str, float]:
+    """Of what each process has."""
+    return {name: sum(values[name] for values in every) / len(every) for name in every[0]} if every else {}

@@ -1,8 +1,6 @@
 """What changes from step to step: weights, optimizer and average, and one step of theirs."""
 
 from collections.abc import Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass
 from hashlib import blake2b
 from inspect import signature
 from typing import Any
@@ -12,37 +10,29 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from alltokens.data.batch import Batch
-from alltokens.models.loading import build
-from alltokens.models.weights import Model
+from alltokens.errors import require
 from alltokens.objectives.classify import Classification, ClassifyConfig
-from alltokens.objectives.mixing import as_model
 from alltokens.objectives.token_label import TokenLabelConfig, TokenLabeling
 from alltokens.processes import Processes
 from alltokens.train.average import Average, decay_of_step
 from alltokens.train.checkpoint import Checkpoint, optimizer_tensors, restore_optimizer
 from alltokens.train.config import TrainConfig
+from alltokens.train.initial import first_model
+from alltokens.train.machine import Machine
 from alltokens.train.optimizer import (
     FiniteCheck,
     build_optimizer,
+    clear_gradients,
     clip_gradients,
     peak_learning_rate,
     set_learning_rate,
 )
+from alltokens.train.precision import Precision
 from alltokens.train.schedule import learning_rate
+from alltokens.train.sharding import blocks_of, gathered, gathered_model, load_whole, reducing, shard
 from alltokens.train.sync_norm import synchronize_norms
 
 Objective = TokenLabeling | Classification
-
-
-@dataclass(frozen=True)
-class Machine:
-    """What does the work; the result does not depend on it beyond rounding."""
-
-    device: torch.device
-    workers: int
-    """Processes that decode and augment."""
-    compile: bool = False
-    """Whether the objective is compiled."""
 
 
 class Training:
@@ -52,20 +42,22 @@ class Training:
         self.config, self.steps_per_epoch = config, steps_per_epoch
         self.device, self.processes = machine.device, processes
         torch.manual_seed(config.seed)
-        model = build(config.model).to(machine.device, torch.float64 if config.precision == "float64" else None)
+        model = first_model(config.model, config.initial)
+        self.precision = Precision(config.precision, machine.device)
+        model = machine.place(model, self.precision.weights)
         self.objective = build_objective(model, config.objective)
         if processes.count > 1:
             synchronize_norms(self.objective)
-        self.optimizer = build_optimizer(self.objective, config.optimizer, config.batch)
         self.average = Average(model) if config.average else None
+        self.kept = build_objective(self.average.module, config.objective) if self.average else self.objective
+        """What is evaluated and kept: with the averaged model, where there is one."""
+        if machine.shard:
+            objectives = [self.objective, self.kept] if self.average else [self.objective]
+            shard(objectives, machine.device, processes)
+        self.optimizer = build_optimizer(self.objective, config.optimizer, config.batch)
         self.forward = wrapped(self.objective, machine, processes)
         self.step = 0
-        self.gradient: FiniteCheck | None = None
-
-    @property
-    def model(self) -> Model:
-        """What is evaluated and kept: the average, where there is one."""
-        return self.objective.model if self.average is None else as_model(self.average.module)
+        self.check: FiniteCheck | None = None
 
     def rate(self) -> float:
         """The learning rate of the next step."""
@@ -73,25 +65,27 @@ class Training:
         return learning_rate(self.config.schedule, peak, self.step, self.steps_per_epoch)
 
     def take_step(self, parts: Sequence[Batch]) -> dict[str, float]:
-        """One step on the parts of this process's share of a batch; its losses, and the length of earlier gradients."""
-        config = self.config
+        """One step on the parts of this process's share of a batch; what there is to report of the step before."""
+        config, scaler = self.config, self.precision.scaler
         set_learning_rate(self.optimizer, self.rate())
         losses: list[dict[str, Tensor]] = []
         for place, batch in enumerate(parts):
             # All that a model draws, such as drop path, comes from the step alone: there is no state to restore.
             torch.manual_seed(step_seed(config.seed, self.step, place, self.processes.rank))
-            waits = isinstance(self.forward, DistributedDataParallel) and place + 1 < len(parts)
-            with self.forward.no_sync() if waits else nullcontext(), self.autocast():  # type: ignore[operator]
+            last = place + 1 == len(parts)
+            with reducing(self.forward, last), self.precision.autocast():
                 answer = self.forward(batch.to(self.device))
             losses.append({"loss": answer.total.detach(), **answer.parts})
-            if place + 1 == len(parts):
-                # On its way to the host while the backward pass runs, and there before the step that it may forbid.
-                check = FiniteCheck(self.step, mean_of(losses))
-            (answer.total / len(parts)).backward()
+            scaler.scale(answer.total / len(parts)).backward()
+        scaler.unscale_(self.optimizer)
         norm = clip_gradients(self.objective.parameters(), config.optimizer.clip)
-        values = check.read() | self.settle()
-        self.gradient = FiniteCheck(self.step, {"gradient": norm})
-        self.optimizer.step()
+        check = FiniteCheck(self.step, {**mean_of(losses), "gradient": self.precision.judged(norm)})
+        # The device itself keeps what is not finite out of the weights; the host hears of it a step later.
+        clear_gradients(self.objective.parameters(), check.broken)
+        values = self.settle()
+        self.check = check
+        scaler.step(self.optimizer)
+        scaler.update()
         self.optimizer.zero_grad()
         if self.average is not None and config.average is not None:
             decay = decay_of_step(config.average, config.batch, self.step)
@@ -100,30 +94,27 @@ class Training:
         return values
 
     def settle(self) -> dict[str, float]:
-        """The length of the last gradient, once: its own step does not wait for it, but no weights are saved before."""
-        values = {} if self.gradient is None else self.gradient.read()
-        self.gradient = None
+        """What there is to report of the last step, once: it does not wait for it, but no weights are saved before."""
+        values = {} if self.check is None else self.check.read()
+        self.check = None
         return values
 
-    def autocast(self) -> torch.autocast:
-        """bf16 where the config asks for it."""
-        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.config.precision == "bf16")
-
     def checkpoint(self, counters: dict[str, int | float | str]) -> Checkpoint:
-        """Where it stands."""
+        """Where it stands; every process must ask, and the first has it."""
         return Checkpoint(
-            model=self.model,
-            weights=self.objective.state_dict(),
-            optimizer=optimizer_tensors(self.optimizer, self.objective),
-            counters={"step": self.step, **counters},
+            model=gathered_model(self.kept.model),
+            weights=gathered(self.objective.state_dict()),
+            optimizer=gathered(optimizer_tensors(self.optimizer, self.objective)),
+            counters={"step": self.step, **self.precision.counters(), **counters},
         )
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Go on from there."""
-        self.objective.load_state_dict(checkpoint.weights)
+        load_whole(self.objective, checkpoint.weights)
         restore_optimizer(self.optimizer, self.objective, checkpoint.optimizer)
         if self.average is not None:
-            self.average.module.load_state_dict(checkpoint.model.state_dict())
+            load_whole(self.average.module, checkpoint.model.state_dict())
+        self.precision.restore(checkpoint.counters)
         self.step = int(checkpoint.counters["step"])
 
 
@@ -135,13 +126,19 @@ def build_objective(model: nn.Module, config: TokenLabelConfig | ClassifyConfig)
 def wrapped(objective: Objective, machine: Machine, processes: Processes) -> nn.Module:
     """The objective as it is called: with gradients averaged over processes, and compiled."""
     forward: nn.Module = objective
-    if processes.count > 1:
+    if processes.count > 1 and not machine.shard:
         # Statistics of norms are the same in every process already; torch 2.15 gave this argument another name.
         renamed = "forward_sync_buffers" in signature(DistributedDataParallel).parameters
         argument: Any = {"forward_sync_buffers" if renamed else "broadcast_buffers": False}
         forward = DistributedDataParallel(objective, **argument)
     if machine.compile:
-        forward.compile()
+        # Around the blocks of a sharded objective weights come and go, which cannot be compiled.
+        parts = blocks_of(objective) if machine.shard else [forward]
+        require(
+            bool(parts), "sharded models are compiled block by block, and this one has no blocks; leave out --compile"
+        )
+        for part in parts:
+            part.compile()
     return forward
 
 
