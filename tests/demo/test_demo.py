@@ -1,7 +1,6 @@
 """The demo end to end, small: it goes on where it was stopped, and its page and summary say what came of it."""
 
 import json
-import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import torch
 from alltokens.cli import demo as command
 from alltokens.cli.main import main
 from alltokens.demo.configs import RATES, Extent, Labels, transformer_config
-from alltokens.demo.run import ANNOTATOR, LABELS, SCENES, data_of, prepare, run_folder, top1, train_with
+from alltokens.demo.run import ANNOTATOR, LABELS, data_of, prepare, run_folder, top1, train_with
 from alltokens.labels.store import LabelStore
 from alltokens.models.config import ViTConfig
 from alltokens.train.journal import read_reports
@@ -68,14 +67,9 @@ def test_the_verdict_says_who_won(plain, token, sentence):
 
 
 @pytest.mark.slow
-def test_the_command_writes_a_page_and_a_summary(tmp_path, monkeypatch, capsys, prepared):
+def test_the_command_writes_a_page_and_a_summary(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(command, "Extent", lambda: TINY)
     monkeypatch.chdir(tmp_path)
-    for name in (SCENES, ANNOTATOR, LABELS):
-        shutil.copytree(prepared / name, tmp_path / "demo" / name)
-    # The annotator's run knows its data by their path.
-    config = tmp_path / "demo" / ANNOTATOR / "config.yaml"
-    config.write_text(config.read_text().replace(str(prepared), "demo"))
     assert main(["demo"]) == 0
     summary = json.loads((tmp_path / "demo" / "summary.json").read_text())
     assert summary["token_top1"] == top1(tmp_path / "demo" / "token_labels")
