@@ -29,7 +29,7 @@ from alltokens.train.run_folder import CONFIG, METRICS, read_config
 from alltokens.train.trainer import open_data
 
 PHOTO_ANNOTATOR = "pip/efficientnet_lite0"
-SCENES = 6
+SHOWN_SCENES = 6
 PHOTO_SIDE = 448
 """Twice the annotator's own size: finer maps."""
 
@@ -77,7 +77,7 @@ def demo_page(folder: Path, kinds: Sequence[Labels], verdict: str) -> str:
 
 def scenes(source: Source) -> list[Captioned]:
     """Some from all over the data set, whole."""
-    rows = range(0, len(source), max(1, len(source) // SCENES))[:SCENES]
+    rows = range(0, len(source), max(1, len(source) // SHOWN_SCENES))[:SHOWN_SCENES]
     return [Captioned(source.classes[source.labels[row]], data_uri(shown(source.image(row)))) for row in rows]
 
 
