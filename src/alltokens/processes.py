@@ -1,6 +1,7 @@
 """The processes of a torchrun, one or many, and what they tell each other."""
 
 import os
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,6 +16,8 @@ from torch.distributed.rendezvous import rendezvous
 Value = TypeVar("Value")
 LONGEST_WAIT = timedelta(days=7)
 """For the slowest of them; torch's half an hour is for steps of training."""
+SECONDS_TO_LET_GO = 0.2
+"""For gloo's threads, between the end of a collective and the end of the interpreter."""
 GROUPS = count()
 """Numbers for the groups that these processes form, one after the other."""
 
@@ -45,6 +48,9 @@ class Processes:
             yield processes
         finally:
             distributed.destroy_process_group()
+            # A group outlives this where torch's caches of meshes know it, and with it gloo's threads. One that has yet
+            # to let go of its last tensor when the interpreter ends aborts the process (pytorch issue 190489).
+            time.sleep(SECONDS_TO_LET_GO)
 
     def agree(self, decide: Callable[[], Value]) -> Value:
         """What the first process finds, in all of them."""
