@@ -8,6 +8,7 @@ from torch import Tensor, nn
 import alltokens
 from alltokens.data.batch import Batch
 from alltokens.models.config import LinearStem, ViTConfig
+from alltokens.models.prediction import Prediction
 from alltokens.models.timm_model import TimmClassifier, TimmConfig
 from alltokens.objectives.classify import ClassifyConfig
 from alltokens.objectives.finishing import finish_by_seeds
@@ -76,15 +77,20 @@ def other(image: int) -> int:
     return image + 1 if image % 2 == 0 else image - 1
 
 
-def mixed_prediction(model: Model, images: Tensor, mix: BatchMix) -> tuple[Tensor, Tensor | None]:
+def mixed_prediction(model: Model, images: Tensor, mix: BatchMix) -> Prediction:
     """Tokens or pixels taken from the partner cell by cell, or blended image by image."""
-    if isinstance(mix.boxes, alltokens.TokenMix):
-        grid = model.embed(images)
-        mixed = grid.clone()
-        for image, row, column in torch.cartesian_prod(*map(torch.arange, grid.shape[:3])).tolist():
-            if box_of(mix, image)[row, column]:
-                mixed[image, row, column] = grid[other(image), row, column]
-        return model.classify(model.encode(mixed))[:2]
+    if not isinstance(mix.boxes, alltokens.TokenMix):
+        return model(mixed_pixels(images, mix))
+    grid = model.embed(images)
+    mixed = grid.clone()
+    for image, row, column in torch.cartesian_prod(*map(torch.arange, grid.shape[:3])).tolist():
+        if box_of(mix, image)[row, column]:
+            mixed[image, row, column] = grid[other(image), row, column]
+    return model.classify(model.encode(mixed))
+
+
+def mixed_pixels(images: Tensor, mix: BatchMix) -> Tensor:
+    """Pixels under the cells of a box taken from the partner, or blended image by image."""
     mixed = images.clone()
     for image in range(len(images)):
         box = box_of(mix, image)
@@ -95,13 +101,22 @@ def mixed_prediction(model: Model, images: Tensor, mix: BatchMix) -> tuple[Tenso
     cut = mixed.clone()
     for image in range(len(images)):
         mixed[image] = kept_of(mix, image) * cut[image] + (1 - kept_of(mix, image)) * cut[other(image)]
-    return model(mixed)[:2]
+    return mixed
 
 
 def cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
     """-sum of target * log softmax, class by class."""
     total = logits.exp().sum().log()
     return sum((-target[k] * (logits[k] - total) for k in range(len(logits))), torch.zeros(()).double())
+
+
+def binary_cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
+    """Mean over classes of what each says of itself by its sigmoid."""
+    losses = [
+        -target[k] * (1 / (1 + (-logits[k]).exp())).log() - (1 - target[k]) * (1 / (1 + logits[k].exp())).log()
+        for k in range(len(logits))
+    ]
+    return sum(losses) / len(losses)
 
 
 def image_target(config: TokenLabelConfig | ClassifyConfig, batch: Batch, image: int) -> Tensor:
@@ -125,13 +140,14 @@ def image_loss_by_hand(
     config: TokenLabelConfig | ClassifyConfig, batch: Batch, mix: BatchMix, logits: Tensor
 ) -> Tensor:
     """TL eq. 1 and 7."""
+    compare = binary_cross_entropy if getattr(config, "loss", None) == "binary" else cross_entropy
     losses = []
     for image in range(len(batch)):
         box = box_of(mix, image)
         kept = (1 - int(box.sum()) / box.numel()) * kept_of(mix, image)
         own, partners = (smoothed(config, image_target(config, batch, which)) for which in (image, other(image)))
         # Boxes and blending never meet in one image.
-        losses.append(cross_entropy(logits[image], kept * own + (1 - kept) * partners))
+        losses.append(compare(logits[image], kept * own + (1 - kept) * partners))
     return sum(losses) / len(losses)
 
 
@@ -169,7 +185,7 @@ def losses_by_hand(model: Model, config: TokenLabelConfig | ClassifyConfig, batc
     mix = draw_mix(config.mix, batch.seeds, model, token_targets=labels)
     assert all(((part.weight > 0) & (part.weight < 1)).any() for part in (mix.boxes, mix.blend) if part is not None)
     images = finish_by_seeds(batch.images, config.finish, batch.seeds).double()
-    image_logits, token_logits = mixed_prediction(model, images, mix)
+    image_logits, token_logits, _ = mixed_prediction(model, images, mix)
     image = image_loss_by_hand(config, batch, mix, image_logits)
     if not labels:
         return {"total": image, "image": image}

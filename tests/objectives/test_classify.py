@@ -37,6 +37,19 @@ def test_the_loss_is_that_of_loops_over_images_and_classes(kind: str, mix: MixCo
     check_by_hand(Classification(model, ClassifyConfig(mix=mix)), a_batch(model))
 
 
+@MIX
+@pytest.mark.parametrize("kind", ["rectangle", "timm/test_resnet"])
+def test_the_binary_loss_is_that_of_loops_over_images_and_classes(kind: str, mix: MixConfig) -> None:
+    model = plain_model(kind)
+    check_by_hand(Classification(model, ClassifyConfig(loss="binary", smoothing=0.0, mix=mix)), a_batch(model))
+
+
+def test_the_binary_loss_takes_score_maps_too() -> None:
+    model = plain_model("rectangle")
+    config = ClassifyConfig(loss="binary", smoothing=0.0, image_target="score_map", mix=MIXES["cutmix"])
+    check_by_hand(Classification(model, config), a_batch(model, whole_views=True))
+
+
 @pytest.mark.parametrize("rule", [None, "zero_fill", "probabilities"])
 @pytest.mark.parametrize("choice", ["score_map", "blend"])
 def test_relabel_compares_the_image_with_its_score_map_and_needs_no_token_head(choice: str, rule: Any) -> None:
@@ -102,6 +115,11 @@ def test_relabel_without_score_maps_is_refused() -> None:
     ("field", "expected"),
     [
         ({"smoothing": -0.1}, "smoothing must be at least 0 and below 1; got smoothing=-0.1"),
+        (
+            {"loss": "binary"},
+            "classes that are judged one by one have no mass to share, so smoothing must be 0 with loss=binary; "
+            "got smoothing=0.1",
+        ),
         (
             {"rule": "zero_fill"},
             "rule has no effect with image_target=class_label; got rule=zero_fill, set it to None",

@@ -2,10 +2,11 @@
 
 import pytest
 import torch
+from timm.loss import BinaryCrossEntropy
 from torch.nn import functional as F
 
 from alltokens.labels.align import token_targets
-from alltokens.objectives.losses import image_cross_entropy, token_cross_entropies
+from alltokens.objectives.losses import binary_cross_entropy, image_cross_entropy, token_cross_entropies
 
 from ..labels.score_maps import random_maps, turned_views
 
@@ -19,9 +20,16 @@ def test_the_images_cross_entropy_is_torchs():
     torch.testing.assert_close(image_cross_entropy(logits, targets), F.cross_entropy(logits, targets))
 
 
+def test_the_binary_cross_entropy_is_timms_without_a_threshold():
+    logits, targets = normal(6, 5), normal(6, 5).flip(0).softmax(-1)
+    expected = BinaryCrossEntropy(smoothing=0.0)(logits, targets)
+    torch.testing.assert_close(binary_cross_entropy(logits, targets), expected)
+
+
 def test_half_precision_logits_are_summed_in_float32():
-    loss = image_cross_entropy(normal(6, 500).bfloat16(), normal(6, 500).softmax(-1).float())
-    assert loss.dtype == torch.float32
+    logits, targets = normal(6, 500).bfloat16(), normal(6, 500).softmax(-1).float()
+    for compare in (image_cross_entropy, binary_cross_entropy):
+        assert compare(logits, targets).dtype == torch.float32
 
 
 @pytest.mark.parametrize("some", [False, True])

@@ -12,14 +12,25 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from alltokens.annotate.annotator import Annotator
 from alltokens.objectives.classify import Classification
-from alltokens.objectives.token_label import TokenLabeling
+from alltokens.objectives.distill import Distillation, DistillConfig
+from alltokens.objectives.teachers import Teacher
+from alltokens.objectives.token_label import TokenLabelConfig, TokenLabeling
 
-from .batches import a_batch, a_model
+from ..annotate.toys import toy_annotator
+from .batches import CLASSES, a_batch, a_model
+from .test_distill import a_teacher
 
 OBJECTIVES = {
     "token labels": lambda: TokenLabeling(a_model("rectangle")),
     "token labels, timm": lambda: TokenLabeling(a_model("timm/test_vit")),
+    "online token labels": lambda: TokenLabeling(
+        a_model("rectangle"), TokenLabelConfig(teacher="toy"), toy_annotator(CLASSES)
+    ),
+    "distillation": lambda: Distillation(
+        a_model("square", token_head=False), DistillConfig(teacher="toy", labels="soft"), a_teacher("square")
+    ),
     "classes": lambda: Classification(a_model("square", token_head=False)),
 }
 EACH = pytest.mark.parametrize("build", OBJECTIVES.values(), ids=OBJECTIVES)
@@ -77,6 +88,9 @@ def test_a_step_reads_no_value_back_and_copies_none_to_the_device(build: Callabl
     batch = a_batch(objective.model)
     # Values of tensors on the meta device cannot be read: whatever waited for one would raise.
     objective.to("meta")
+    match getattr(objective, "teacher", None):
+        case Teacher(model=network) | Annotator(module=network):
+            network.to("meta")
     batch = batch.to("meta")
     with OnlyMeta():
         losses = objective(batch)

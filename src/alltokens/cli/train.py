@@ -9,22 +9,26 @@ from pathlib import Path
 from typing import Annotated
 
 import tyro
-from tyro.conf import Positional
+import yaml
+from tyro.conf import Positional, UseCounterAction
 
 from alltokens.cli.device import own_device
 from alltokens.cli.flags import parse
-from alltokens.errors import UserError, require
+from alltokens.errors import require
+from alltokens.plain import to_plain
 from alltokens.progress import progress
+from alltokens.recipes.memory import memory_of
 from alltokens.recipes.names import RECIPES, find_recipe
-from alltokens.train.config import DataConfig, TrainConfig
+from alltokens.recipes.recipe import NOT_GIVEN
+from alltokens.train.config import TrainConfig
 from alltokens.train.machine import Boards, Machine
+from alltokens.train.optimizer import peak_learning_rate
 from alltokens.train.run_folder import read_config
 from alltokens.train.stopping import Stopped
 from alltokens.train.trainer import classes_of, train
 
 PROGRAM = "alltokens train"
-NOT_GIVEN = ""
-"""What a recipe has in place of the user's data."""
+GIBIBYTE = 2**30
 
 
 @dataclass(frozen=True)
@@ -35,7 +39,7 @@ class Recipe:
     """
 
     recipe: Positional[str]
-    """One of the recipes, such as lvvit_s_token_labels, or a config.yaml."""
+    """One of 'alltokens recipes', such as lvvit_s_token_labels, or a config.yaml."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +63,8 @@ class Flags:
     """Write curves for TensorBoard into the run's folder."""
     wandb: str | None = None
     """The Weights & Biases project that gets the curves."""
+    dry_run: UseCounterAction[int] = 0
+    """Print the config, its batch, its learning rate and the memory it needs; train nothing and look at no data."""
 
     def machine(self) -> Machine:
         """What has no part in the result."""
@@ -69,13 +75,20 @@ class Flags:
 def run(arguments: list[str]) -> None:
     """Train, with progress; a run that is told to stop saves first."""
     name = parse(Recipe, arguments[:1], PROGRAM).recipe
-    default = read_config(Path(name)) if name.endswith((".yaml", ".yml")) else of_recipe(name)
+    default = read_config(Path(name)) if name.endswith((".yaml", ".yml")) else find_recipe(name).config
     flags = parse(Flags, arguments[1:], f"{PROGRAM} {name}", default=Flags(default))
+    if flags.dry_run:
+        print(summary(flags.config))
+        return
     data = flags.config.data
     require(data.root != NOT_GIVEN, "there is nothing to train on; give --data.root FOLDER")
     require(
         data.labels != NOT_GIVEN,
         f"'{name}' trains on labels; give --data.labels STORE ('alltokens annotate' makes one)",
+    )
+    require(
+        flags.config.initial != NOT_GIVEN,
+        f"'{name}' begins with trained weights; give --initial FILE, such as {first_weights(name)}",
     )
     config = replace(flags.config, model=replace(flags.config.model, classes=len(classes_of(data))))
     folder = flags.run or default_folder(name)
@@ -100,13 +113,29 @@ def ended_when_stopped() -> Iterator[None]:
         sys.exit(stopped.status)
 
 
-def of_recipe(name: str) -> TrainConfig:
-    """The recipe with the user's data still to come."""
-    recipe = find_recipe(name)
-    try:
-        return recipe(DataConfig(root=NOT_GIVEN, labels=NOT_GIVEN))
-    except UserError:
-        return recipe(DataConfig(root=NOT_GIVEN))
+def first_weights(name: str) -> str:
+    """Where the weights lie that a recipe begins with."""
+    start = RECIPES[name].start if name in RECIPES else None
+    return f"runs/{start or 'RECIPE'}/best/model.safetensors"
+
+
+def summary(config: TrainConfig) -> str:
+    """The config as YAML, itself a recipe, with what follows from it in comments."""
+    processes = int(os.environ.get("WORLD_SIZE", "1"))
+    memory = memory_of(config, processes)
+    parts = ("weights", "gradients", "optimizer", "average", "activations")
+    amounts = ", ".join(f"{part} {getattr(memory, part) / GIBIBYTE:.2f}" for part in parts)
+    images = config.batch // (processes * config.accumulate)
+    return "\n".join(
+        [
+            yaml.safe_dump(to_plain(config), sort_keys=False, default_flow_style=None, width=120).rstrip(),
+            f"# effective batch: {config.batch} images a step, {images} at a time in {processes} "
+            f"{'process' if processes == 1 else 'processes'}",
+            f"# learning rate: {peak_learning_rate(config.optimizer, config.batch):g} at its highest",
+            f"# memory of a process, about: {memory.total / GIBIBYTE:.1f} GiB ({amounts})",
+            "# activations by the rule that all the backward pass needs is kept, attention weights too",
+        ]
+    )
 
 
 def default_folder(name: str) -> Path:

@@ -22,7 +22,7 @@ def train_batches(
 ) -> Iterator[Batch]:
     """A process's share of an epoch's batches from `first` on; pinned where they are for a GPU."""
     assert share.drop_last, "batches of training are whole"
-    order = epoch_order(len(samples.source), samples.seed, epoch)
+    order = epoch_order(len(samples.source), samples.seed, epoch, share.repeats)
     return batches(partial(samples.batch, epoch, order), share.places(len(order), first), workers, device)
 
 

@@ -10,12 +10,27 @@ from torch import Tensor
 from alltokens.errors import require
 from alltokens.shapes import Int
 
+NEIGHBOURS = 5
+"""Images whose repeats take turns; an odd number, so that the repeats of one meet different partners in a mix."""
 
-def epoch_order(images: int, seed: int, epoch: int) -> Int[Tensor, " images"]:
-    """The image at each place of an epoch, a permutation."""
+
+def epoch_order(images: int, seed: int, epoch: int, repeats: int = 1) -> Int[Tensor, " images"]:
+    """The image at each place of an epoch: a permutation or, with repeats, as much of one as they leave places for.
+
+    With `repeats` a share of the images comes that often, near to each other but never as neighbours, and the others
+    do not come in this epoch, as by timm's RepeatAugSampler: epochs keep their length.
+    """
+    require(repeats >= 1, f"repeats must be at least 1; got repeats={repeats}")
+    require(
+        repeats == 1 or images >= 2 * repeats,
+        f"{images:,} images can come {images // 2:,} times at most, so that there are two; got repeats={repeats}",
+    )
     # Sorted by hashes: SHAKE is a standard, while torch and NumPy may shuffle otherwise in their next versions.
     hashes = np.frombuffer(shake_128(f"{seed} {epoch}".encode()).digest(8 * images), "<u8")
-    return torch.from_numpy(hashes.argsort(kind="stable"))
+    number, turn = np.divmod(np.arange(images), repeats)
+    # What is left after the last whole group joins it: alone it might be of one image, and that mixed with itself.
+    group = np.minimum(number // NEIGHBOURS, max(0, images // (NEIGHBOURS * repeats) - 1))
+    return torch.from_numpy(hashes.argsort(kind="stable")[number[np.lexsort((number, turn, group))]])
 
 
 def sample_seed(seed: int, epoch: int, place: int) -> int:
@@ -36,6 +51,8 @@ class Share:
     """How many there are."""
     drop_last: bool = True
     """Whether an incomplete last batch is left out; otherwise the shares of it may differ, and some be empty."""
+    repeats: int = 1
+    """Places of an epoch that an image has, of those that come in it at all."""
 
     def __post_init__(self) -> None:
         assert 0 <= self.rank < self.processes, f"rank {self.rank} of {self.processes}"

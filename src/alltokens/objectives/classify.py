@@ -1,6 +1,7 @@
 """Classification: the image alone is compared, with its class label or, as in ReLabel, with its score map."""
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +13,7 @@ from alltokens.labels.align import ImageTarget, Rule, SparseTargets, image_targe
 from alltokens.labels.score_map import ScoreMaps
 from alltokens.models.prediction import Prediction
 from alltokens.objectives.finishing import finish_by_seeds, normalize
-from alltokens.objectives.losses import Losses, image_cross_entropy
+from alltokens.objectives.losses import Losses, binary_cross_entropy, image_cross_entropy
 from alltokens.objectives.mixing import MixConfig, Model, as_model, draw_mix
 from alltokens.shapes import Float
 
@@ -21,6 +22,8 @@ from alltokens.shapes import Float
 class ClassifyConfig:
     """What images are compared with, and what happens to them before."""
 
+    loss: Literal["cross_entropy", "binary"] = "cross_entropy"
+    """Cross-entropy of the classes' softmax, or the mean over classes of each one's own by its sigmoid (A2)."""
     smoothing: float = 0.1
     """Mass of every target that is spread evenly over all classes."""
     image_target: ImageTarget = "class_label"
@@ -35,21 +38,23 @@ class ClassifyConfig:
     def __post_init__(self) -> None:
         require_smoothing(self.smoothing)
         require(
+            self.loss != "binary" or self.smoothing == 0,
+            "classes that are judged one by one have no mass to share, so smoothing must be 0 with loss=binary; "
+            f"got smoothing={self.smoothing}",
+        )
+        require(
             self.rule is None or self.image_target != "class_label",
             f"rule has no effect with image_target=class_label; got rule={self.rule}, set it to None",
         )
 
 
 class Classification(nn.Module):
-    """Cross-entropy of mixed images with their targets (TL, eq. 1)."""
+    """Cross-entropy of mixed images with their targets (TL, eq. 1), over all classes or of each by itself."""
 
     def __init__(self, model: nn.Module, config: ClassifyConfig | None = None) -> None:
         super().__init__()
         self.model, self.config = as_model(model), config or ClassifyConfig()
-        require(
-            self.model.token_head is None,
-            "classification trains no token head; got a model with token_head=True, build it without",
-        )
+        refuse_token_head(self.model, "classification")
         refuse_distillation(self.model, "classification trains")
 
     def forward(self, batch: Batch) -> Losses:
@@ -59,7 +64,8 @@ class Classification(nn.Module):
         prediction = mix.predict(self.model, images)
         whole = whole_view(batch.score_maps, batch.views, classes, config.image_target, config.rule or "zero_fill")
         targets = image_targets(batch.classes, classes, config.image_target, whole, config.smoothing)
-        loss = image_cross_entropy(prediction.image_logits, mix.image_targets(targets))
+        compare = image_cross_entropy if config.loss == "cross_entropy" else binary_cross_entropy
+        loss = compare(prediction.image_logits, mix.image_targets(targets))
         return Losses(loss, {"image": loss.detach()})
 
     def evaluate(self, batch: Batch) -> Prediction:
@@ -91,6 +97,11 @@ def require_maps(score_maps: ScoreMaps | None) -> ScoreMaps:
     require(score_maps is not None, "these targets need score maps; got a batch without them, give a label store")
     assert score_maps is not None
     return score_maps
+
+
+def refuse_token_head(model: Model, who: str) -> None:
+    """Raise if there is one that would never be trained."""
+    require(model.token_head is None, f"{who} trains no token head; got a model with token_head=True, build it without")
 
 
 def refuse_distillation(model: nn.Module, who: str) -> None:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from alltokens.labels.align import SparseTargets
 from alltokens.labels.sparse_loss import token_losses, wide
@@ -23,6 +24,15 @@ class Losses:
 def image_cross_entropy(image_logits: Float[Tensor, "b k"], targets: Float[Tensor, "b k"]) -> Float[Tensor, ""]:
     """Mean over images of -sum over classes of target * log softmax, in float32 at least."""
     return -(targets * image_logits.log_softmax(-1, dtype=wide(image_logits))).sum(-1).mean()
+
+
+def binary_cross_entropy(image_logits: Float[Tensor, "b k"], targets: Float[Tensor, "b k"]) -> Float[Tensor, ""]:
+    """Mean over images and classes of the cross-entropy of sigmoids, in float32 at least.
+
+    A mixed image has its share of each class as the target, not a threshold's 0 or 1: timm's loss as it comes.
+    """
+    logits = image_logits.to(wide(image_logits))
+    return F.binary_cross_entropy_with_logits(logits, targets.to(logits.dtype))
 
 
 def token_cross_entropies(

@@ -62,12 +62,17 @@ class BatchMix:
 
     def predict(self, model: Model, images: Float[Tensor, "b c H W"]) -> Prediction:
         """The model's answer on mixed images; boxes of tokens are swapped after the embedding (TL, eq. 5)."""
-        if self.blend is not None:
-            images = self.blend.swap(images)
         if isinstance(self.boxes, TokenMix):
             assert isinstance(model, VisionTransformer)
-            return model.classify(model.encode(self.boxes.swap(model.embed(images))))
-        return model(images if self.boxes is None else self.boxes.swap(images))
+            return model.classify(model.encode(self.boxes.swap(model.embed(BatchMix(blend=self.blend).pixels(images)))))
+        return model(self.pixels(images))
+
+    def pixels(self, images: Float[Tensor, "b c H W"]) -> Float[Tensor, "b c H W"]:
+        """Mixed images; boxes of tokens are boxes of the pixels under them, for a network that has other tokens."""
+        for part in (self.blend, self.boxes):
+            if part is not None:
+                images = PixelMix(part.swapped, part.partner, part.weight).swap(images)
+        return images
 
     def image_targets(self, targets: Float[Tensor, "b k"]) -> Float[Tensor, "b k"]:
         """The targets of mixed images, weighed by what is left of each (TL, eq. 7)."""

@@ -138,7 +138,7 @@ def transformer_of(model: nn.Module) -> VisionTransformer:
 def require_usual(config: TokenLabelConfig) -> None:
     """Raise where a field says what this task leaves to timm's loader, or does in one way alone."""
     usual = TokenLabelConfig()
-    for name in ("participation", "mix", "finish"):
+    for name in ("participation", "mix", "finish", "teacher"):
         value = getattr(config, name)
         require(
             value == getattr(usual, name),

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor, nn
 
+from alltokens.annotate.annotator import Annotator
 from alltokens.augment.finish import FinishConfig
 from alltokens.data.batch import Batch
 from alltokens.errors import require
@@ -14,6 +15,7 @@ from alltokens.objectives.classify import evaluate, refuse_distillation, require
 from alltokens.objectives.finishing import finish_by_seeds
 from alltokens.objectives.losses import Losses, image_cross_entropy
 from alltokens.objectives.mixing import MixConfig, Model, as_model, draw_mix, grid_of
+from alltokens.objectives.teachers import maps_of_views, require_same_classes
 from alltokens.shapes import Bool, Int
 
 
@@ -31,6 +33,10 @@ class TokenLabelConfig:
     """How a score map becomes probabilities."""
     participation: float = 1.0
     """Share of an image's tokens, drawn anew each time, that are compared with their labels (TL, Figure 4)."""
+    teacher: str | None = None
+    """An annotator that answers on each view as it is trained on, in place of a label store (TL, Table 4)."""
+    teacher_weights: str | None = None
+    """The teacher's weight file; none: what timm publishes, where the name is timm's."""
     mix: MixConfig = field(default_factory=MixConfig)
     """How images are mixed."""
     finish: FinishConfig = field(default_factory=FinishConfig)
@@ -45,15 +51,29 @@ class TokenLabelConfig:
         require_smoothing(self.smoothing)
         share = self.participation
         require(0 < share <= 1, f"participation must be above 0 and at most 1; got participation={share}")
+        require(
+            self.teacher is not None or self.teacher_weights is None,
+            f"teacher_weights are a teacher's; got teacher_weights={self.teacher_weights} without a teacher",
+        )
 
 
 class TokenLabeling(nn.Module):
     """Cross-entropy of the mixed image with its target, plus beta times the mean of its tokens' (TL, eq. 4)."""
 
-    def __init__(self, model: nn.Module, config: TokenLabelConfig | None = None) -> None:
+    def __init__(
+        self, model: nn.Module, config: TokenLabelConfig | None = None, teacher: Annotator | None = None
+    ) -> None:
         super().__init__()
-        self.model, self.config = as_model(model), config or TokenLabelConfig()
+        self.model, self.config, self.teacher = as_model(model), config or TokenLabelConfig(), teacher
         require_trainable(self.model)
+        named = self.config.teacher
+        require(
+            (named is None) == (teacher is None),
+            "a teacher that the config names is handed over opened, and no other; "
+            f"got teacher={named} and {'none' if teacher is None else teacher.name}",
+        )
+        if teacher is not None:
+            require_same_classes(teacher.name, len(teacher.classes), self.model.config.classes)
 
     def forward(self, batch: Batch) -> Losses:
         config, grid, classes = self.config, grid_of(self.model), self.model.config.classes
@@ -61,7 +81,11 @@ class TokenLabeling(nn.Module):
         images = finish_by_seeds(batch.images, config.finish, batch.seeds).to(type_of(self.model))
         prediction = mix.predict(self.model, images)
 
-        maps, views = require_maps(batch.score_maps), batch.views
+        if self.teacher is None:
+            maps, views = require_maps(batch.score_maps), batch.views
+        else:
+            maps = maps_of_views(self.teacher, batch.images)
+            views = maps.views
         whole = whole_view(maps, views, classes, config.image_target, config.rule)
         image = image_targets(batch.classes, classes, config.image_target, whole, config.smoothing)
         tokens = token_targets(maps, views, grid, classes, config.rule, config.smoothing)

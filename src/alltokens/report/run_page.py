@@ -15,6 +15,7 @@ from alltokens.labels.align import ImageTarget
 from alltokens.models.config import ViTConfig
 from alltokens.models.timm_model import TimmConfig
 from alltokens.models.zoo import MODELS
+from alltokens.objectives.classify import ClassifyConfig
 from alltokens.objectives.token_label import TokenLabelConfig
 from alltokens.progress import duration
 from alltokens.report.charts import Bar, Series, bar_chart, heat_map, line_chart, number, percent
@@ -120,18 +121,22 @@ IMAGE_TARGETS: dict[ImageTarget, str] = {
 
 def describe_objective(objective: Objective) -> str:
     """What images are compared with."""
-    return "Token labels" if isinstance(objective, TokenLabelConfig) else IMAGE_TARGETS[objective.image_target]
+    if isinstance(objective, ClassifyConfig):
+        return IMAGE_TARGETS[objective.image_target]
+    if isinstance(objective, TokenLabelConfig):
+        return "Token labels" if objective.teacher is None else f"Token labels by {objective.teacher}, online"
+    return f"Class labels and {objective.labels} labels by {objective.teacher}"
 
 
 def describe_samples(objective: Objective) -> str:
     """What is drawn on the samples."""
     seen = "The first images of the epoch as they are augmented, before they are mixed and erased"
-    if isinstance(objective, TokenLabelConfig):
+    if isinstance(objective, TokenLabelConfig) and objective.teacher is None:
         return (
             f"{seen}; beside each, the first class of every token's target, the surer the stronger. "
             "Below are the shares of the tokens; classes without a colour there are grey."
         )
-    if objective.image_target != "class_label":
+    if isinstance(objective, ClassifyConfig) and objective.image_target != "class_label":
         return f"{seen}; below each, the classes that have {LEAST_SHARE:.0%} of its target or more."
     return f"{seen}."
 

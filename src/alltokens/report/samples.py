@@ -15,6 +15,7 @@ from alltokens.explain.label_maps import Colour
 from alltokens.explain.target_maps import draw_targets, shared_colours, target_maps
 from alltokens.labels.align import image_targets, token_targets
 from alltokens.objectives.classify import ClassifyConfig, require_maps, whole_view
+from alltokens.objectives.distill import DistillConfig
 from alltokens.objectives.token_label import TokenLabelConfig
 from alltokens.report.pictures import data_uri, picture_of
 from alltokens.sources.decode import Unreadable
@@ -64,7 +65,7 @@ class Mistake:
     loss: float
 
 
-Objective = TokenLabelConfig | ClassifyConfig
+Objective = TokenLabelConfig | ClassifyConfig | DistillConfig
 Legend = tuple[LegendLine, ...]
 
 
@@ -81,9 +82,9 @@ def training_pictures(
     except UserError:
         return []
     images = [picture_of(pixels) for pixels in batch.images]
-    if isinstance(objective, TokenLabelConfig):
+    if isinstance(objective, TokenLabelConfig) and objective.teacher is None:
         overlays = token_overlays(batch, images, objective, grid, classes)
-    elif objective.image_target != "class_label":
+    elif isinstance(objective, ClassifyConfig) and objective.image_target != "class_label":
         overlays = [("", legend) for legend in image_legends(batch, objective, classes)]
     else:
         overlays = [("", ())] * len(images)

@@ -8,6 +8,7 @@ from alltokens.errors import require
 from alltokens.models.config import ViTConfig
 from alltokens.models.timm_model import TimmConfig
 from alltokens.objectives.classify import ClassifyConfig
+from alltokens.objectives.distill import DistillConfig
 from alltokens.objectives.token_label import TokenLabelConfig
 from alltokens.train.average import AverageConfig
 from alltokens.train.optimizer import OptimizerConfig
@@ -52,7 +53,7 @@ class TrainConfig:
     data: DataConfig
     initial: str | None = None
     """Weights to begin with: a file in any layout we read, or pip/NAME; none: they are drawn."""
-    objective: TokenLabelConfig | ClassifyConfig = field(default_factory=TokenLabelConfig)
+    objective: TokenLabelConfig | ClassifyConfig | DistillConfig = field(default_factory=TokenLabelConfig)
     augment: AugmentConfig = field(default_factory=AugmentConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
@@ -63,6 +64,8 @@ class TrainConfig:
     """Of the first weights, the order of the images and all that is random about them."""
     batch: int = 1024
     """Images of a step, in all processes and accumulated parts together."""
+    repeats: int = 1
+    """Times that an image comes, augmented anew each time, in the epochs in which it does; they are not longer."""
     accumulate: int = 1
     """Parts of a step that go through the model one after the other, where it does not fit as a whole."""
     precision: Kind = "bf16"
@@ -70,6 +73,7 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         require(self.batch >= 1, f"batch must be at least 1; got batch={self.batch}")
+        require(self.repeats >= 1, f"repeats must be at least 1; got repeats={self.repeats}")
         require(self.accumulate >= 1, f"accumulate must be at least 1; got accumulate={self.accumulate}")
         require(
             self.batch % self.accumulate == 0,
@@ -79,7 +83,13 @@ class TrainConfig:
         for name in ("augment", "evaluation"):
             other = getattr(self, name).size
             require(other == size, f"{name}.size must be the model's image_size; got {other} and {size}")
-        wants = isinstance(self.objective, TokenLabelConfig) or self.objective.image_target != "class_label"
+        match self.objective:
+            case TokenLabelConfig(teacher=teacher):
+                wants = teacher is None
+            case ClassifyConfig(image_target=target):
+                wants = target != "class_label"
+            case DistillConfig():
+                wants = False
         require(
             wants == (self.data.labels is not None),
             "data.labels is the label store of the objectives that train on one, and of no other; "

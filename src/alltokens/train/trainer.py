@@ -110,7 +110,12 @@ class Runner:
         self, config: TrainConfig, folder: Path, machine: Machine, processes: Processes, data: RunData
     ) -> None:
         self.config, self.folder, self.machine, self.processes, self.data = config, folder, machine, processes, data
-        self.share = Share(batch=config.batch // config.accumulate, rank=processes.rank, processes=processes.count)
+        self.share = Share(
+            batch=config.batch // config.accumulate,
+            rank=processes.rank,
+            processes=processes.count,
+            repeats=config.repeats,
+        )
         steps = self.share.batches(len(data.train.source)) // config.accumulate
         require(steps > 0, f"there are {len(data.train.source):,} images, fewer than a batch of {config.batch:,}")
         self.training = Training(config, steps, machine, processes)

@@ -9,9 +9,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from alltokens.annotate.annotator import Annotator
 from alltokens.data.batch import Batch
 from alltokens.errors import require
 from alltokens.objectives.classify import Classification, ClassifyConfig
+from alltokens.objectives.distill import Distillation, DistillConfig
+from alltokens.objectives.teachers import Teacher, open_online_annotator, open_teacher
 from alltokens.objectives.token_label import TokenLabelConfig, TokenLabeling
 from alltokens.processes import Processes
 from alltokens.train.average import Average, decay_of_step
@@ -32,7 +35,8 @@ from alltokens.train.schedule import learning_rate
 from alltokens.train.sharding import blocks_of, gathered, gathered_model, load_whole, reducing, shard
 from alltokens.train.sync_norm import synchronize_norms
 
-Objective = TokenLabeling | Classification
+Objective = TokenLabeling | Classification | Distillation
+ObjectiveConfig = TokenLabelConfig | ClassifyConfig | DistillConfig
 
 
 class Training:
@@ -45,11 +49,12 @@ class Training:
         model = first_model(config.model, config.initial)
         self.precision = Precision(config.precision, machine.device)
         model = machine.place(model, self.precision.weights)
-        self.objective = build_objective(model, config.objective)
+        teacher = teacher_of(config.objective, config.model.image_size, machine.device)
+        self.objective = build_objective(model, config.objective, teacher)
         if processes.count > 1:
             synchronize_norms(self.objective)
         self.average = Average(model) if config.average else None
-        self.kept = build_objective(self.average.module, config.objective) if self.average else self.objective
+        self.kept = build_objective(self.average.module, config.objective, teacher) if self.average else self.objective
         """What is evaluated and kept: with the averaged model, where there is one."""
         if machine.shard:
             objectives = [self.objective, self.kept] if self.average else [self.objective]
@@ -118,9 +123,39 @@ class Training:
         self.step = int(checkpoint.counters["step"])
 
 
-def build_objective(model: nn.Module, config: TokenLabelConfig | ClassifyConfig) -> Objective:
-    """The objective of a config, with the model in it."""
-    return TokenLabeling(model, config) if isinstance(config, TokenLabelConfig) else Classification(model, config)
+def teacher_of(
+    config: ObjectiveConfig, image_size: tuple[int, int], device: torch.device
+) -> Teacher | Annotator | None:
+    """The teacher that a config names, where it works."""
+    teacher: Teacher | Annotator | None = None
+    match config:
+        case DistillConfig():
+            teacher = open_teacher(config.teacher, config.teacher_weights, image_size)
+            place(teacher.model, device)
+        case TokenLabelConfig(teacher=str() as name):
+            teacher = open_online_annotator(name, config.teacher_weights, image_size)
+            place(teacher.module, device)
+    return teacher
+
+
+def place(network: nn.Module, device: torch.device) -> None:
+    """Move it; convolutions of GPUs are fastest with channels last."""
+    network.to(device)
+    if device.type == "cuda":
+        network.to(memory_format=torch.channels_last)
+
+
+def build_objective(model: nn.Module, config: ObjectiveConfig, teacher: Teacher | Annotator | None = None) -> Objective:
+    """The objective of a config, with the model in it and its teacher beside it."""
+    match config:
+        case TokenLabelConfig():
+            assert teacher is None or isinstance(teacher, Annotator)
+            return TokenLabeling(model, config, teacher)
+        case DistillConfig():
+            assert isinstance(teacher, Teacher)
+            return Distillation(model, config, teacher)
+        case ClassifyConfig():
+            return Classification(model, config)
 
 
 def wrapped(objective: Objective, machine: Machine, processes: Processes) -> nn.Module:

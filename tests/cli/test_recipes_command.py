@@ -1,0 +1,114 @@
+"""`alltokens recipes`, and `alltokens train RECIPE --dry-run`."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import yaml
+
+from alltokens.cli.main import main
+from alltokens.models.counts import count
+from alltokens.models.zoo import MODELS
+from alltokens.plain import from_plain
+from alltokens.recipes.memory import memory_of
+from alltokens.recipes.names import RECIPES
+from alltokens.train.config import TrainConfig
+
+
+def test_a_line_has_the_model_the_labels_and_the_printed_accuracy(capsys):
+    assert main(["recipes", "tl_t6_lvvit_l_*"]) == 0
+    heading, *lines = capsys.readouterr().out.splitlines()
+    assert heading.split() == "recipe model labels top-1 (%) printed in".split()
+    assert lines[0].split() == "tl_t6_lvvit_l_288 lvvit_l_288 store 85.3 TL, Table 6, line 235".split()
+    assert len(lines) == 4
+
+
+def test_json_holds_all_that_there_is_to_say(capsys):
+    assert main(["recipes", "tlv1_t3_384", "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out) == [
+        {
+            "name": "tlv1_t3_384",
+            "model": "lvvit_s_384",
+            "labels": "store",
+            "start": "tlv1_t3_token_labels",
+            "top1": 84.4,
+            "where": "TL-v1, Table 3",
+            "line": 189,
+            "note": "ours: the final learning rate",
+        }
+    ]
+
+
+def test_all_are_listed(capsys):
+    assert main(["recipes", "--format", "json"]) == 0
+    assert [line["name"] for line in json.loads(capsys.readouterr().out)] == list(RECIPES)
+
+
+def test_a_pattern_without_a_match_names_the_closest(capsys):
+    assert main(["recipes", "tl_t6_lvvit_l_280"]) == 2
+    assert capsys.readouterr().err.startswith("error: no recipe matches 'tl_t6_lvvit_l_280'; did you mean tl_t6_lvvit")
+
+
+def test_a_dry_run_prints_the_config_and_what_follows_from_it(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", "lvvit_s_token_labels", "--dry-run", "--batch", "512", "--accumulate", "2"]) == 0
+    printed = capsys.readouterr().out
+    config = from_plain(TrainConfig, yaml.safe_load(printed))
+    assert (config.batch, config.accumulate, config.model.depth) == (512, 2, 16)
+    _, *comments = printed.split("\n# ")
+    assert comments[:2] == [
+        "effective batch: 512 images a step, 256 at a time in 1 process",
+        "learning rate: 0.0008 at its highest",
+    ]
+    assert comments[2].startswith("memory of a process, about: ")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_processes_share_the_batch_of_a_dry_run(capsys, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "8")
+    assert main(["train", "lvvit_s_plain_labels", "--dry-run"]) == 0
+    assert "effective batch: 1024 images a step, 128 at a time in 8 processes" in capsys.readouterr().out
+
+
+def test_what_was_printed_is_a_recipe(capsys, tmp_path):
+    assert main(["train", "tl_t5_resnest50_token_labels", "--dry-run"]) == 0
+    printed = capsys.readouterr().out
+    (tmp_path / "printed.yaml").write_text(printed)
+    assert main(["train", str(tmp_path / "printed.yaml"), "--dry-run"]) == 0
+    assert capsys.readouterr().out == printed
+
+
+def test_memory_is_counted_by_the_rule():
+    config = RECIPES["lvvit_t_token_labels"].config
+    memory = memory_of(config, processes=4)
+    weights = 4 * count(MODELS["lvvit_t"]).parameters
+    assert (memory.weights, memory.gradients, memory.optimizer, memory.average) == (
+        weights,
+        weights,
+        2 * weights,
+        weights,
+    )
+    # By hand: two norms and three linear layers keep their input, the product its queries, keys and values, the MLP
+    # both sides of its activation; and, of three convolutions at 112 x 112, the outputs and those of their activations.
+    blocks = 12 * (197 * 240 * (2 + 3 + 3 + 2 * 3) + 4 * 197 * 197)
+    stem = 3 * 224 * 224 + 112 * 112 * 64 * 3 * 2
+    assert memory.activations == pytest.approx(256 * 2 * (blocks + stem), rel=0.02)
+    in_one_process = memory_of(replace(config, precision="float32"))
+    assert in_one_process.activations == 8 * memory.activations
+    assert in_one_process.total == 5 * weights + in_one_process.activations
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (
+            ["tl_t6_lvvit_s_384", "--data.root", "x", "--data.labels", "y"],
+            "'tl_t6_lvvit_s_384' begins with trained weights; "
+            "give --initial FILE, such as runs/tl_t6_lvvit_s/best/model.safetensors",
+        ),
+        (["tl_t6_lvvit_s"], "there is nothing to train on; give --data.root FOLDER"),
+    ],
+)
+def test_what_is_the_users_own_is_asked_for(arguments: list[str], sentence: str, capsys):
+    assert main(["train", *arguments]) == 2
+    assert capsys.readouterr().err == f"error: {sentence}\n"
