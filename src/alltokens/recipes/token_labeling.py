@@ -4,7 +4,7 @@ Labels are NFNet-F6's (`alltokens annotate IMAGES STORE --annotator nfnet_f6`) u
 """
 
 from dataclasses import replace
-from typing import Literal, TypeVar
+from typing import Literal
 
 from alltokens.annotate.presets import PRESETS
 from alltokens.augment.pipeline import AugmentConfig
@@ -12,6 +12,7 @@ from alltokens.data.samples import EvaluationConfig
 from alltokens.models.config import ViTConfig
 from alltokens.models.factory import TIMM, find_config
 from alltokens.models.timm_model import TimmConfig, published
+from alltokens.models.weights import ModelConfig
 from alltokens.models.zoo import crop_ratio
 from alltokens.objectives.classify import ClassifyConfig
 from alltokens.objectives.distill import DistillConfig
@@ -26,7 +27,6 @@ Size = Literal["t", "s", "m", "l"]
 Kind = Literal["token_labels", "relabel", "plain_labels"]
 SIZES: tuple[Size, ...] = ("t", "s", "m", "l")
 KINDS: tuple[Kind, ...] = ("token_labels", "relabel", "plain_labels")
-Config = TypeVar("Config", ViTConfig, TimmConfig)
 
 
 def supervised(model: str, kind: Kind) -> TrainConfig:
@@ -62,14 +62,14 @@ def objective_of(kind: Kind) -> TokenLabelConfig | ClassifyConfig:
     )
 
 
-def with_token_head(model: Config) -> Config:
+def with_token_head(model: ModelConfig) -> ModelConfig:
     """With a prediction of every token; ours: every ViT answers by LV-ViT's rule then."""
     if isinstance(model, TimmConfig):
         return replace(model, token_head=True, drop_path=0.1)
     return replace(model, token_head=True, token_weight=0.5)
 
 
-def without_token_head(model: Config) -> Config:
+def without_token_head(model: ModelConfig) -> ModelConfig:
     """With a prediction of the image alone."""
     if isinstance(model, TimmConfig):
         return replace(model, token_head=False, drop_path=0.1)
@@ -153,9 +153,9 @@ def methods(model: Literal["deit_s", "lvvit_s"]) -> list[Recipe]:
     """How a teacher or its labels can take part (Table 4); ours: online ones have the hyper-parameters of offline."""
     with_tokens, plain = supervised(model, "token_labels"), supervised(model, "plain_labels")
     online = replace(with_tokens, data=CLASS_FOLDERS, objective=TokenLabelConfig(teacher=TEACHER))
-    distilled = replace(
-        plain, model=replace(plain.model, distillation_token=True), objective=DistillConfig(teacher=TEACHER)
-    )
+    assert isinstance(plain.model, ViTConfig)
+    student = replace(plain.model, distillation_token=True)
+    distilled = replace(plain, model=student, objective=DistillConfig(teacher=TEACHER))
     configs = {
         "online_kd": distilled,
         "online_tl": online,
@@ -172,7 +172,7 @@ def participating(size: Size, percent: int) -> Recipe:
     return Recipe(
         name=f"tl_f4_lvvit_{size}_participation_{percent}",
         model=f"lvvit_{size}",
-        config=replace(config, objective=replace(config.objective, participation=percent / 100)),
+        config=replace(config, objective=TokenLabelConfig(participation=percent / 100)),
         note="" if percent in (20, 100) else "ours: this share, as the text names 20 % and 100 % alone",
     )
 
