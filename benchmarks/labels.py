@@ -19,7 +19,7 @@ import sys
 import tarfile
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from typing import Any
 import numpy as np
 import timm
 import torch
+from photos import jpegs
 from PIL import Image
 from timing import environment, median_seconds, read_results, write_results
 from torch import Tensor
@@ -297,15 +298,6 @@ def network_alone(network: Annotator) -> float:
             module(images)
 
     return SPEED_BATCH / median_seconds({"network": step}, 3.0, rounds=3)["network"]
-
-
-def jpegs(photos: str) -> Iterator[bytes]:
-    """The photos as 500 x 375 JPEGs of quality 90."""
-    source = open_source(photos)
-    for row in range(min(len(source), 256)):
-        file = io.BytesIO()
-        source.image(row).resize((500, 375)).save(file, "JPEG", quality=90)
-        yield file.getvalue()
 
 
 PARTS: dict[str, Callable[[str, Path], dict[str, Any]]] = {

@@ -14,11 +14,12 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
+from itertools import islice
 from typing import Any
 
 import numpy
 import torch
+from photos import jpegs
 from PIL import Image
 from timing import environment, median_seconds, write_results
 from timm.data import create_transform
@@ -129,20 +130,15 @@ def target_step() -> dict[str, float]:
     return {f"{kind}_ms": round(1000 * value, 3) for kind, value in seconds.items()}
 
 
-def photos(folder: str | None) -> Iterator[bytes]:
-    """500 x 375 JPEGs of quality 90: files of the user's, or smooth noise with some grain."""
-    if folder is not None:
-        images = [Image.open(path).convert("RGB") for path in sorted(Path(folder).rglob("*.jp*g"))[:64]]
-        assert images, f"no .jpg or .jpeg file in '{folder}'"
-    else:
-        source = numpy.random.default_rng(0)
-        coarse = source.integers(0, 256, (64, 24, 32, 3), dtype=numpy.uint8)
-        images = [Image.fromarray(one).resize((500, 375), Image.Resampling.BICUBIC) for one in coarse]
-        grain = source.normal(0, 8, (375, 500, 1))
-        images = [Image.fromarray((numpy.array(one) + grain).clip(0, 255).astype(numpy.uint8)) for one in images]
-    for image in images:
+def synthetic() -> Iterator[bytes]:
+    """500 x 375 JPEGs of quality 90 of smooth noise with some grain."""
+    source = numpy.random.default_rng(0)
+    coarse = source.integers(0, 256, (64, 24, 32, 3), dtype=numpy.uint8)
+    grain = source.normal(0, 8, (375, 500, 1))
+    for one in coarse:
+        smooth = numpy.array(Image.fromarray(one).resize((500, 375), Image.Resampling.BICUBIC))
         file = io.BytesIO()
-        image.resize((500, 375)).save(file, "JPEG", quality=90)
+        Image.fromarray((smooth + grain).clip(0, 255).astype(numpy.uint8)).save(file, "JPEG", quality=90)
         yield file.getvalue()
 
 
@@ -151,7 +147,7 @@ def main() -> None:
     parser.add_argument("--photos", help="a folder of JPEG files to use instead of synthetic ones")
     arguments = parser.parse_args()
     step = target_step()
-    rates = loading(list(photos(arguments.photos)))
+    rates = loading(list(islice(jpegs(arguments.photos), 64) if arguments.photos else synthetic()))
     results = {
         **environment(),
         "labelled_over_unlabelled": round(rates["labelled"] / rates["unlabelled"], 4),

@@ -1,7 +1,10 @@
 """`alltokens evaluate`, as typed: its figures against a plain loop of timm's, and its mistakes."""
 
 import json
+import tarfile
+from collections.abc import Sequence
 from dataclasses import replace
+from importlib.resources import files
 from pathlib import Path
 
 import pytest
@@ -214,6 +217,152 @@ def test_classes_have_rows_of_their_own(run: Path, data: Path, capsys):
         assert one["mistaken_for"] == (CLASSES[max(sorted(set(wrong)), key=wrong.count)] if wrong else None)
 
 
+# ImageNet-V2 and ReaL
+
+
+@pytest.fixture(scope="module")
+def of_imagenet(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A weight file with ImageNet's classes, and so with their ids."""
+    path = tmp_path_factory.mktemp("weights") / "imagenet.safetensors"
+    save_model(lively(replace(TINY, image_size=(32, 32), classes=1000)), path)
+    return path
+
+
+def run_with(run: Path, folder: Path, classes: Sequence[str]) -> Path:
+    """The same model with other names for its classes."""
+    (folder / "best").mkdir(parents=True)
+    for name in ("config.yaml", "best/model.safetensors"):
+        (folder / name).write_bytes((run / name).read_bytes())
+    (folder / "classes.json").write_text(json.dumps(classes))
+    return folder
+
+
+def test_folders_of_imagenet_v2_are_imagenets_classes_by_number(of_imagenet: Path, tmp_path: Path, capsys):
+    data = tmp_path / "imagenetv2-matched-frequency-format-val"
+    model, names = open_model(of_imagenet), tuple(map(str, range(1000)))
+    transform = create_transform((3, 32, 32), crop_pct=0.9, interpolation="bicubic")
+    for number in range(14):
+        path = data / str(number) / f"{number}.png"
+        path.parent.mkdir(parents=True)
+        photo(number, 40, 40).save(path)
+    # Each second one moves to the folder of the model's own answer, so that it is right about some.
+    scores, truth = plain_loop(model, transform, data, names, 0.0)
+    for number, first in zip(truth.tolist(), scores.argmax(1).tolist(), strict=True):
+        if number % 2:
+            (data / str(first)).mkdir(exist_ok=True)
+            (data / str(number) / f"{number}.png").rename(data / str(first) / f"{number}.png")
+    scores, truth = plain_loop(model, transform, data, names, 0.0)
+    assert truth.tolist() != sorted(truth.tolist())
+    told = evaluate(capsys, of_imagenet, data, "--crop", 0.9, "--by-class")
+    assert_figures(told["rules"]["image"], scores, truth)
+    assert told["rules"]["image"]["top1"] >= 0.5
+    ids = class_names(1000)
+    assert [one["class"] for one in told["by_class"]["classes"]] == [ids[n] for n in sorted(set(truth.tolist()))]
+    assert main(["evaluate", str(of_imagenet), str(data), "--crop", "0.9", "--workers", "0"]) == 0
+    printed = capsys.readouterr()
+    assert "classes are ImageNet's by number: 0 is n01440764, tench, Tinca tinca\n" in printed.err
+    assert "14 images of " in printed.out
+
+
+def test_a_model_whose_own_classes_are_numbers_knows_them_by_name(run: Path, data: Path, tmp_path: Path, capsys):
+    renamed = run_with(run, tmp_path / "run", ["10", "2", "0"])
+    (tmp_path / "photos").mkdir()
+    for name, number in (("cat", "10"), ("dog", "2")):
+        (tmp_path / "photos" / number).symlink_to(data / "photos" / name)
+    assert evaluate(capsys, renamed, tmp_path / "photos")["rules"] == evaluate(capsys, run, data / "photos")["rules"]
+
+
+def test_a_model_of_some_of_imagenets_classes_names_those_that_it_has_not(run: Path, tmp_path: Path, capsys):
+    names = class_names(1000)
+    some = run_with(run, tmp_path / "run", [names[10], names[2], names[0]])
+    photos = photo_folder(tmp_path / "photos", 4)
+    (photos / "cat").rename(photos / "10")
+    (photos / "dog").rename(photos / "2")
+    assert evaluate(capsys, some, photos)["images"] == 4
+    (photos / "2").rename(photos / "3")
+    assert main(["evaluate", str(some), str(photos)]) == 2
+    assert capsys.readouterr().err.endswith(
+        f"error: '{photos}' has 1 classes that are not among the model's 3, such as '{names[3]}'; the model's are "
+        f"such as '{names[10]}', '{names[2]}', '{names[0]}'\n"
+    )
+
+
+@pytest.fixture(scope="module")
+def validation(run: Path, data: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """The run as a model of three of ImageNet's classes, and validation images with several, one or no ReaL label."""
+    labels = json.loads(files("timm.data").joinpath("_info/imagenet_real_labels.json").read_text())
+    folder = tmp_path_factory.mktemp("real")
+    several = next(right for right in labels if len(right) == 2)
+    classes = [class_names(1000)[number] for number in (*several, 0)]
+    kinds = [several, [several[0]], [several[1]], [0], []]
+    numbers = [[number for number, right in enumerate(labels, start=1) if right == kind] for kind in kinds]
+    # None of the model's classes, and one of them beside one that it has not.
+    numbers.append([number for number, right in enumerate(labels, start=1) if right == [1]])
+    numbers.append([number for number, right in enumerate(labels, start=1) if len(right) > 1 and 0 in right])
+    for place, path in enumerate(photos_of(data / "photos")):
+        kind = numbers[place % 7]
+        name = f"ILSVRC2012_val_{kind[place // 7 % len(kind)]:08}.png"
+        target = folder / "val" / classes[path.parent.name == "dog"] / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(path.read_bytes())
+    return run_with(run, folder / "run", classes), folder / "val"
+
+
+def real_loop(run: Path, data: Path, token_weight: float) -> tuple[int, float]:
+    """How many images have a label that the model knows, and how often it gives one of them."""
+    labels = json.loads(files("timm.data").joinpath("_info/imagenet_real_labels.json").read_text())
+    classes = json.loads((run / "classes.json").read_text())
+    transform = create_transform((3, 32, 32), crop_pct=0.75, interpolation="bilinear", mean=(0.4, 0.5, 0.6))
+    model = open_model(run / "best" / "model.safetensors")
+    scores, _ = plain_loop(model, transform, data, classes, token_weight)
+    ids = class_names(1000)
+    count, right = 0, 0
+    for path, first in zip(photos_of(data), scores.argmax(1).tolist(), strict=True):
+        known = [ids[label] for label in labels[int(path.stem.removeprefix("ILSVRC2012_val_")) - 1]]
+        if set(known) & set(classes):
+            count += 1
+            right += classes[first] in known
+    return count, right / count
+
+
+def test_real_top1_is_that_of_a_loop_over_the_labels(validation: tuple[Path, Path], capsys):
+    told = evaluate(capsys, *validation, "--real", "--batch", 5)
+    plain = evaluate(capsys, *validation)
+    for weight, figures, without in zip((0.0, 0.5), told["rules"].values(), plain["rules"].values(), strict=True):
+        count, right = real_loop(*validation, weight)
+        assert told["real_images"] == count < told["images"]
+        assert figures == without | {"real_top1": right}
+        assert 0 < right < 1
+    assert "real_images" not in plain
+
+
+def test_the_table_says_real_top1_and_what_it_is_of(validation: tuple[Path, Path], capsys):
+    told = evaluate(capsys, *validation, "--real")
+    assert main(["evaluate", *map(str, validation), "--workers", "0", "--real"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["rule", "top-1", "top-5", "loss", "ReaL", "top-1"]
+    for line, figures in zip(lines[1:3], told["rules"].values(), strict=True):
+        assert line.split()[-1] == f"{figures['real_top1']:.2%}"
+    assert lines[4:] == [f"ReaL top-1 is of {told['real_images']} images with a ReaL label among the model's classes"]
+
+
+def test_real_top1_needs_no_class_folders(validation: tuple[Path, Path], tmp_path: Path, capsys):
+    run, data = validation
+    with tarfile.open(tmp_path / "val.tar", "w") as archive:
+        for path in photos_of(data):
+            archive.add(path, path.name)
+    told = evaluate(capsys, run, tmp_path / "val.tar", "--real")
+    whole = evaluate(capsys, run, data, "--real")
+    assert (told["images"], told["without_class"]) == (0, whole["images"])
+    assert told["real_images"] == whole["real_images"]
+    for figures, expected in zip(told["rules"].values(), whole["rules"].values(), strict=True):
+        assert figures == {"top1": None, "top5": None, "loss": None, "real_top1": expected["real_top1"]}
+    assert main(["evaluate", str(run), str(tmp_path / "val.tar"), "--workers", "0", "--real"]) == 0
+    printed = capsys.readouterr().out
+    assert printed.splitlines()[1].split()[1:4] == ["-", "-", "-"]
+    assert f"\nleft out of all but ReaL top-1: {whole['images']} without a class\n" in printed
+
+
 # What is printed
 
 
@@ -250,13 +399,10 @@ def test_images_that_cannot_be_read_or_have_no_class_are_counted(run: Path, tmp_
 
 def test_a_class_name_with_brackets_is_printed_as_it_is(run: Path, data: Path, tmp_path: Path, capsys):
     """rich takes them for its markup."""
-    (tmp_path / "run" / "best").mkdir(parents=True)
-    for name in ("config.yaml", "best/model.safetensors"):
-        (tmp_path / "run" / name).write_bytes((run / name).read_bytes())
-    (tmp_path / "run" / "classes.json").write_text(json.dumps(["[b]cat", "dog", "other"]))
+    renamed = run_with(run, tmp_path / "run", ["[b]cat", "dog", "other"])
     photos = photo_folder(tmp_path / "photos", 2)
     (photos / "cat").rename(photos / "[b]cat")
-    assert main(["evaluate", str(tmp_path / "run"), str(photos), "--workers", "0", "--by-class"]) == 0
+    assert main(["evaluate", str(renamed), str(photos), "--workers", "0", "--by-class"]) == 0
     assert "\n[b]cat" in capsys.readouterr().out
 
 
@@ -293,6 +439,19 @@ def test_classes_that_the_model_does_not_know_are_named(run: Path, tmp_path: Pat
     assert sentence(capsys, run, photos) == (
         f"'{photos}' has 1 classes that are not among the model's 3, such as 'tiger'; the model's are such as "
         "'cat', 'dog', 'other'"
+    )
+
+
+def test_real_labels_are_of_imagenets_images_and_classes(run: Path, validation: tuple[Path, Path], data: Path, capsys):
+    photos = data / "photos"
+    assert sentence(capsys, run, photos, "--real") == (
+        "ReaL labels are classes of ImageNet, and 3 of the model's 3 are none, such as 'cat', 'dog', 'other'; --real "
+        "needs a model whose classes are WordNet ids, such as 'n01440764'"
+    )
+    assert sentence(capsys, validation[0], photos, "--real") == (
+        f"ReaL labels are of ImageNet's validation set, and 24 of the 24 images of '{photos}' are not named as in it, "
+        "such as 'cat/000.png', 'cat/002.png', 'cat/004.png'; its names go from ILSVRC2012_val_00000001.JPEG to "
+        "ILSVRC2012_val_00050000.JPEG"
     )
 
 

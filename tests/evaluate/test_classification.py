@@ -49,6 +49,20 @@ def test_batches_join_to_the_whole():
     assert len(joined) == 60
 
 
+def test_images_without_a_class_are_answered_and_can_be_left_out():
+    whole, truth, scores = some_answers()
+    known = torch.arange(60) % 7 > 0
+    answers = Answers.of(whole.keys, truth.where(known, -1), scores)
+    assert answers.first.equal(whole.first)
+    assert answers.loss.isnan().equal(~known)
+    kept = answers.with_class()
+    assert kept.keys == tuple(key for key, is_known in zip(whole.keys, known, strict=True) if is_known)
+    assert kept.truth.equal(truth[known])
+    assert kept.first.equal(whole.first[known])
+    assert kept.certainty.equal(whole.certainty[known])
+    assert kept.loss.equal(whole.loss[known])
+
+
 def test_figures_of_a_class_are_those_of_its_images():
     answers, truth, scores = some_answers()
     figures = {one.number: one for one in by_class(answers)}

@@ -80,6 +80,56 @@ def test_a_data_set_that_says_nothing_is_refused():
     )
 
 
+def answers_of(asked: Trained, weight: float, count: int = 11) -> list[int]:
+    """The first answer for each image."""
+    return [int(scores_of(asked, index, weight).argmax()) for index in range(count)]
+
+
+def test_real_labels_count_for_images_without_a_class_too():
+    asked, source = trained(), source_of(broken=[1, 6])
+    first = answers_of(asked, 0.5)
+    # Right about the images 0, 3 (which has no class), 4 and the broken 1; wrong about 5, 7, 8; the rest have none.
+    real = {source.keys[index]: {first[index], 9} for index in (0, 1, 3, 4)}
+    real |= {source.keys[index]: {(first[index] + 1) % 5} for index in (5, 7, 8)}
+    outcome = evaluate_source(asked, source, 0.5, MACHINE, silent, real)
+    plain = evaluate_source(asked, source, 0.5, MACHINE, silent)
+    assert outcome.real.images == 6
+    for weight, share in zip((0.0, 0.5), outcome.real.top1.values(), strict=True):
+        answered = answers_of(asked, weight)
+        assert share == sum(answered[index] in real[source.keys[index]] for index in (0, 3, 4, 5, 7, 8)) / 6
+    assert outcome.real.top1["image + 0.5 max token"] == 0.5
+    assert plain.real is None
+    assert (outcome.unreadable, outcome.without_class) == (plain.unreadable, plain.without_class)
+    for rule, answers in outcome.answers.items():
+        assert answers.keys == plain.answers[rule].keys
+        assert answers.loss.equal(plain.answers[rule].loss)
+
+
+@pytest.mark.parametrize("classes", [(), ("val", "more")])
+def test_real_labels_need_no_folders_that_are_classes(classes: tuple[str, ...]):
+    asked, source = trained(), source_of(broken=[0, 1, 2, 3])
+    source = replace(source, classes=classes, labels=source.labels if classes else [-1] * 11)
+    real = {source.keys[index]: {first} for index, first in enumerate(answers_of(asked, 0.0))}
+    outcome = evaluate_source(asked, source, 0.0, MACHINE, silent, real)
+    assert (outcome.real.images, outcome.real.top1) == (7, {"image": 1.0})
+    assert len(outcome.answers["image"]) == 0
+    assert outcome.without_class == 7
+
+
+def test_with_real_labels_too_classes_that_the_model_does_not_know_are_named():
+    source = replace(source_of(), classes=("class1", "val"))
+    with pytest.raises(UserError) as error:
+        evaluate_source(trained(), source, 0.0, MACHINE, silent, {source.keys[0]: {1}})
+    assert str(error.value).startswith("'photos' has 1 classes that are not among the model's 5, such as 'val'; ")
+
+
+def test_with_real_labels_too_images_must_be_readable():
+    source = source_of(2, broken=[0, 1])
+    with pytest.raises(UserError) as error:
+        evaluate_source(trained(), source, 0.0, MACHINE, silent, {source.keys[0]: {1}})
+    assert str(error.value) == "no image of 'photos' can be read, such as 'class5/00.png', 'class1/01.png'"
+
+
 def test_pictures_are_answered_in_their_order_and_those_unreadable_say_why():
     asked, count = trained(), PICTURES + 3
     samples = EvaluationSamples(source_of(count, broken=[2]), CLASSES, asked.evaluation)

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 from torchvision.ops import roi_align
 
-from alltokens.labels.align import image_targets
-from alltokens.labels.published import published_loss, published_targets
+from alltokens.geometry.view import View
+from alltokens.labels.align import image_targets, token_targets
+from alltokens.labels.published import published_loss, published_targets, published_view
 from alltokens.labels.score_map import ScoreMaps
 
 from .score_maps import dense_logits, difference, random_maps
@@ -81,3 +82,20 @@ def test_targets_are_roi_align_of_the_transposed_crop(grid: tuple[int, int]) -> 
 def test_smoothed_targets_sum_to_more_than_one() -> None:
     targets = published_targets(random_maps(1, 5, 6, 6, 20), torch.tensor([[0.1, 0.2, 0.5, 0.6]]), (3, 3), 20, 0.1)
     torch.testing.assert_close(targets.dense().sum(-1), torch.full((1, 9), 1 + 0.1 / 20))
+
+
+@pytest.mark.parametrize("flipped", [False, True])
+def test_a_published_view_reads_what_the_released_code_reads(flipped: bool) -> None:
+    # Logits that grow evenly down and across, where it does not matter at how many points a token is read.
+    down, across = torch.meshgrid(torch.arange(18.0), torch.arange(18.0), indexing="ij")
+    logits = (0.1 * down + 0.3 * across)[None, None]
+    maps = ScoreMaps.of_whole_images(torch.ones(1, 1, 18, 18, dtype=torch.int32), logits, logits.logsumexp(1))
+    seen = View.of(400, 500).crop(60, 150, 180, 250).resize(224, 224)
+    crop = (60 / 400, 150 / 500, 180 / 400, 250 / 500)
+    theirs = published_targets(maps, torch.tensor([crop]), (4, 4), 5).dense().view(4, 4, 5)
+    theirs = theirs.flip(1) if flipped else theirs
+    view = published_view((seen.hflip() if flipped else seen).normalized(), crop)
+    ours = token_targets(maps, view[None], (4, 4), 5).dense().view(4, 4, 5)
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5)
+    exact = token_targets(maps, [seen], (4, 4), 5).dense().view(4, 4, 5)
+    assert (ours - exact).abs().max() > 0.05

@@ -1,5 +1,6 @@
 """Whole runs with a teacher and repeats: they go on where they were stopped, and keep nothing of the teacher."""
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,9 +14,9 @@ from alltokens.objectives.token_label import TokenLabelConfig
 from alltokens.train.checkpoint import load_checkpoint
 from alltokens.train.config import TrainConfig
 from alltokens.train.journal import read_reports
-from alltokens.train.run_folder import BEST, LAST, METRICS, REPORT
+from alltokens.train.run_folder import BEST, CLASSES, LAST, METRICS, REPORT, read_classes
 from alltokens.train.stopping import Stopped
-from alltokens.train.trainer import train
+from alltokens.train.trainer import open_data, train
 
 from ..annotate.toys import photo_folder
 from ..train.toy_runs import MACHINE, SIZE, plain_labels, silent, stop_at, toy_config, without_batch_norm
@@ -71,3 +72,24 @@ def test_a_run_with_a_teacher_ends_the_same_however_often_it_was_stopped(
     assert {name.removeprefix("model.") for name in one.weights} == set(one.model.state_dict())
     assert all(report[f"train_{part}"] > 0 for report in read_reports(tmp_path / "whole" / METRICS))
     assert words in (tmp_path / "whole" / REPORT).read_text()
+
+
+@pytest.mark.parametrize("make", [distilled, online])
+def test_a_teacher_of_imagenets_classes_teaches_photos_of_a_few_of_them(data: Path, tmp_path: Path, make) -> None:
+    photos = tmp_path / "photos"
+    shutil.copytree(data / "photos", photos)
+    for folder, name in zip(sorted(photos.iterdir()), ("n01440764", "n02102040"), strict=True):
+        folder.rename(photos / name)
+    teacher = TimmClassifier(TimmConfig(name="test_resnet", classes=1000, image_size=SIZE, token_head=False))
+    save_model(teacher, tmp_path / "teacher.safetensors")
+    config = make(data)
+    config = replace(
+        config,
+        model=replace(config.model, classes=1000),
+        data=replace(config.data, root=str(photos), validation=str(photos)),
+        objective=replace(config.objective, teacher=str(tmp_path / "teacher.safetensors")),
+        schedule=replace(config.schedule, epochs=1),
+    )
+    assert {*open_data(config).train.classes.tolist()} == {0, 217}
+    train(config, tmp_path / "run", MACHINE, silent)
+    assert len(read_classes(tmp_path / "run" / CLASSES)) == 1000

@@ -16,7 +16,7 @@ from alltokens.labels.align import token_targets
 from alltokens.labels.store import LabelStore
 from alltokens.models.timm_model import TimmClassifier, TimmConfig
 from alltokens.models.weights import save_model
-from alltokens.objectives.teachers import maps_of_views, open_online_annotator, open_teacher
+from alltokens.objectives.teachers import classes_of_teacher, maps_of_views, open_online_annotator, open_teacher
 from alltokens.objectives.token_label import TokenLabelConfig, TokenLabeling
 
 from ..annotate.toys import CPU, photo, toy_annotator, toy_job
@@ -173,3 +173,11 @@ def test_timms_own_annotator_answers_for_cells_of_the_students_images(tmp_path: 
     annotator = open_online_annotator(str(tmp_path / "model.safetensors"), None, (64, 96))
     maps = maps_of_views(annotator, torch.randint(256, (2, 3, 64, 96), dtype=torch.uint8))
     assert maps.grids.tolist() == [[2, 3], [2, 3]]
+
+
+def test_a_teachers_classes_are_the_datas_or_imagenets(tmp_path: Path) -> None:
+    few, imagenet = timm_file(tmp_path, classes=3), timm_file(tmp_path, "test_resnet", classes=1000)
+    assert classes_of_teacher("timm/test_vit", few, ["cat", "dog", "owl"]) == ("cat", "dog", "owl")
+    assert classes_of_teacher("timm/test_vit", few, ["cat", "dog"]) == ("0", "1", "2")
+    names = classes_of_teacher("timm/test_resnet", imagenet, ["n01440764", "n02102040"])
+    assert (len(names), names[0], names[217]) == (1000, "n01440764", "n02102040")

@@ -40,7 +40,7 @@ def toy_run(classes: Sequence[str], images: int = 40, epochs: int = 300, validat
         ),
         grid=(4, 4),
         objective=ClassifyConfig(),
-        train=TrainSamples(source, None, AugmentConfig(size=SIZE), seed=0),
+        train=TrainSamples(source, None, source.classes, AugmentConfig(size=SIZE), seed=0),
         validation=EvaluationSamples(source, tuple(classes), EvaluationConfig(size=SIZE)) if validation else None,
         classes=tuple(classes),
         epochs=epochs,

@@ -222,6 +222,12 @@ def test_sizes_labels_and_classes_must_fit_together(data: Path, tmp_path: Path):
         "got data.labels=None with TokenLabelConfig"
     )
     with pytest.raises(UserError) as error:
+        replace(config.data, labels=None, alignment="published")
+    assert str(error.value) == "data.alignment is about labels; got data.alignment=published without data.labels"
+    with pytest.raises(UserError) as error:
+        replace(config, repeats=0)
+    assert str(error.value) == "repeats must be at least 1; got repeats=0"
+    with pytest.raises(UserError) as error:
         train(replace(config, model=replace(config.model, classes=2)), tmp_path / "run", MACHINE, silent)
     assert str(error.value) == "the model must have a class for each of the 3 of the labels; got model.classes=2"
 

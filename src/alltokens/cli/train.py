@@ -90,7 +90,7 @@ def run(arguments: list[str]) -> None:
         flags.config.initial != NOT_GIVEN,
         f"'{name}' begins with trained weights; give --initial FILE, such as {first_weights(name)}",
     )
-    config = replace(flags.config, model=replace(flags.config.model, classes=len(classes_of(data))))
+    config = replace(flags.config, model=replace(flags.config.model, classes=len(classes_of(flags.config))))
     folder = flags.run or default_folder(name)
     train_or_stop(config, folder, flags.machine())
     print(f"run folder {folder}: report.html, metrics.jsonl, best/model.safetensors")

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import compress
 
 import torch
 from torch import Tensor
@@ -21,21 +22,22 @@ class Answers:
 
     keys: tuple[str, ...]
     truth: Int[Tensor, " n"]
-    """The class that is right."""
+    """The class that is right, -1 where an image has none."""
     first: Int[Tensor, "n k"]
     """The classes with the highest scores, the highest first."""
     certainty: Float[Tensor, "n k"]
     """Their probabilities by the softmax of the scores."""
     loss: Float[Tensor, " n"]
-    """Cross-entropy with the class that is right."""
+    """Cross-entropy with the class that is right, NaN where there is none."""
 
     @classmethod
     def of(cls, keys: Sequence[str], truth: Int[Tensor, " n"], scores: Float[Tensor, "n classes"]) -> "Answers":
         """From the scores of a batch, on the CPU."""
         logarithms = scores.float().log_softmax(1)
         certainty, first = logarithms.topk(min(KEPT, scores.shape[1]), 1)
-        loss = -logarithms.gather(1, truth[:, None].to(scores.device))[:, 0]
-        return cls(tuple(keys), truth.cpu(), first.cpu(), certainty.exp().cpu(), loss.cpu())
+        loss = -logarithms.gather(1, truth.clamp(min=0)[:, None].to(scores.device))[:, 0].cpu()
+        loss = loss.masked_fill(truth.cpu() < 0, torch.nan)
+        return cls(tuple(keys), truth.cpu(), first.cpu(), certainty.exp().cpu(), loss)
 
     @classmethod
     def join(cls, parts: Sequence["Answers"]) -> "Answers":
@@ -51,6 +53,12 @@ class Answers:
 
     def __len__(self) -> int:
         return len(self.keys)
+
+    def with_class(self) -> "Answers":
+        """For the images alone that have a class."""
+        known = self.truth >= 0
+        keys = tuple(compress(self.keys, known.tolist()))
+        return Answers(keys, self.truth[known], self.first[known], self.certainty[known], self.loss[known])
 
     def is_right(self, among: int = 1) -> Bool[Tensor, " n"]:
         """Whether the right class is among the first answers."""

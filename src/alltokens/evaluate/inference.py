@@ -1,6 +1,6 @@
 """A trained model asked about images: what predicting and evaluating share."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from alltokens.data.order import Share
 from alltokens.data.samples import EvaluationConfig, EvaluationSamples
 from alltokens.errors import require
 from alltokens.evaluate.classification import Answers, scores_by_rule
+from alltokens.evaluate.imagenet import RealFigures, real_figures
 from alltokens.labels.store import the_first
 from alltokens.models.loading import load
 from alltokens.models.prediction import Prediction
@@ -73,20 +74,29 @@ class Evaluation:
     """What a model answered on a data set."""
 
     answers: dict[str, Answers]
-    """By the rule that makes scores of image and token logits."""
+    """For images that have a class, by the rule that makes scores of image and token logits."""
     unreadable: tuple[str, ...]
     """Keys of images that could not be read."""
     without_class: int
     """Images that have no class, and so no right answer."""
+    real: RealFigures | None
+    """None where there are no ReaL labels to compare with."""
 
 
 def evaluate_source(
-    trained: Trained, source: Source, token_weight: float, machine: Machine, report: Report
+    trained: Trained,
+    source: Source,
+    token_weight: float,
+    machine: Machine,
+    report: Report,
+    real: Mapping[str, Set[int]] | None = None,
 ) -> Evaluation:
-    """Ask the model about every image that has a class."""
+    """Ask the model about every image that has a class; with ReaL labels about all, as these need no class."""
+    if real is not None and set(source.classes).isdisjoint(trained.classes):
+        source = replace(source, labels=[-1] * len(source), classes=())
     samples = EvaluationSamples(source, trained.classes, trained.evaluation)
     require(
-        bool((samples.classes >= 0).any()),
+        real is not None or bool((samples.classes >= 0).any()),
         f"no image of '{source.name}' has a class; put each into a folder with the name of its class",
     )
     trained.model.to(machine.device)
@@ -96,18 +106,22 @@ def evaluate_source(
     share = Share(batch=machine.batch, drop_last=False)
     for batch in evaluation_batches(samples, share, machine.workers, machine.device):
         known = batch.classes >= 0
-        if known.any():
-            keys = [key for key, is_known in zip(batch.keys, known.tolist(), strict=True) if is_known]
+        if known.any() or (real is not None and len(batch)):
             for rule, scores in scores_by_rule(trained.ask(batch, machine.device), token_weight).items():
-                answers = Answers.of(keys, batch.classes[known], scores[known.to(scores.device)])
-                parts.setdefault(rule, []).append(answers)
+                parts.setdefault(rule, []).append(Answers.of(batch.keys, batch.classes, scores))
         unreadable += batch.skipped
         without_class += int((~known).sum())
         done += len(batch) + len(batch.skipped)
         report(done, len(source))
-    require(bool(parts), f"no image of '{source.name}' that has a class can be read, {the_first(unreadable)}")
+    wanted = " that has a class" if real is None else ""
+    require(bool(parts), f"no image of '{source.name}'{wanted} can be read, {the_first(unreadable)}")
     joined = {rule: Answers.join(several) for rule, several in parts.items()}
-    return Evaluation(joined, tuple(unreadable), without_class)
+    return Evaluation(
+        answers={rule: answers.with_class() for rule, answers in joined.items()},
+        unreadable=tuple(unreadable),
+        without_class=without_class,
+        real=None if real is None else real_figures(real, joined),
+    )
 
 
 @dataclass(frozen=True)

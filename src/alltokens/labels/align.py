@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from alltokens.errors import UserError, did_you_mean
 from alltokens.geometry.view import View
+from alltokens.labels.merge import merge
 from alltokens.labels.score_map import ScoreMap, ScoreMaps
 from alltokens.shapes import Bool, Float, Int
 
@@ -185,26 +186,11 @@ def at_cells(values: Tensor, footprint: Footprint) -> Tensor:
     return values.flatten(2).mT[image, footprint.cells]
 
 
-def merge(
-    ids: Int[Tensor, "b n m"], values: Float[Tensor, "b n m"]
-) -> tuple[Int[Tensor, "b n m"], Float[Tensor, "b n m"]]:
-    """The sum of each id's values at its first place, zero at its others."""
-    ids, order = ids.sort(dim=-1, stable=True)
-    values = values.gather(-1, order)
-    # Runs of equal ids are summed by doubling, always in the same order; scatter_add on a GPU has no order.
-    step = 1
-    while step < ids.shape[-1]:
-        same = ids[..., step:] == ids[..., :-step]
-        values = values + F.pad(values[..., step:] * same, (0, step))
-        step *= 2
-    first = F.pad(ids[..., 1:] != ids[..., :-1], (1, 0), value=True)
-    return ids, values * first
-
-
 def zero_fill(maps: ScoreMaps, footprint: Footprint, classes: int) -> SparseTargets:
     """Logits averaged with zero for the classes that a cell does not name, then softmax over all classes."""
     z = (footprint.weights[..., None] * at_cells(maps.logits, footprint)).flatten(2)
-    ids, z = merge(at_cells(maps.classes.int(), footprint).flatten(2), z)
+    ids = at_cells(maps.classes.int(), footprint).flatten(2)
+    z = merge(ids, z)
     highest = z.amax(-1, keepdim=True).clamp(min=0)
     zero = (-highest).exp()
     above = (z - highest).exp() - zero
@@ -221,7 +207,8 @@ def probabilities(maps: ScoreMaps, footprint: Footprint, classes: int) -> Sparse
     named = named / named.sum(1, keepdim=True).clamp(min=1)
     rest = (1 - named.sum(1, keepdim=True)) / max(1, classes - named.shape[1])
     values = (footprint.weights[..., None] * at_cells(named - rest, footprint)).flatten(2)
-    ids, values = merge(at_cells(maps.classes.int(), footprint).flatten(2), values)
+    ids = at_cells(maps.classes.int(), footprint).flatten(2)
+    values = merge(ids, values)
     floor = (footprint.weights * at_cells(rest, footprint).squeeze(-1)).sum(-1)
     return SparseTargets(ids, values, floor, footprint.labelled, classes)
 

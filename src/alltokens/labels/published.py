@@ -1,5 +1,7 @@
 """Targets and loss with the numbers of the released LV-ViT code, its transposed crops included."""
 
+from typing import Literal
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -8,6 +10,20 @@ from alltokens.labels.align import Footprint, SparseTargets, footprint_at, is_on
 from alltokens.labels.score_map import ScoreMaps
 from alltokens.labels.sparse_loss import token_cross_entropy
 from alltokens.shapes import Float, Int
+
+Alignment = Literal["exact", "published"]
+"""Whether labels are read where the image is seen, or as the released code reads them, rows and columns exchanged."""
+
+
+def published_view(view: Float[Tensor, "2 3"], crop: tuple[float, float, float, float]) -> Float[Tensor, "2 3"]:
+    """Where the released code reads the labels of a view that begins with this crop (top, left, height, width).
+
+    The crop goes down where it should go across; what follows it, flips and turns of the canvas, is as it should be.
+    """
+    top, left, height, width = crop
+    offset, stretch = torch.tensor([left, top]), torch.tensor([height / width, width / height])
+    within = view - F.pad(offset[:, None], (2, 0))
+    return within * stretch[:, None] + F.pad(offset.flip(0)[:, None], (2, 0))
 
 
 def published_targets(

@@ -1,6 +1,5 @@
 """Cross-entropy of every token with its sparse target: one pass over the logits forward, one backward."""
 
-from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -8,10 +7,10 @@ from torch import Tensor
 
 from alltokens.errors import UserError
 from alltokens.labels.align import SparseTargets
+from alltokens.labels.merge import HAS_TRITON
 from alltokens.shapes import Float, Int
 
 FUSED_DTYPES = torch.bfloat16, torch.float16, torch.float32
-HAS_TRITON = find_spec("triton") is not None
 
 
 def token_cross_entropy(token_logits: Float[Tensor, "b n classes"], targets: SparseTargets) -> Float[Tensor, ""]:

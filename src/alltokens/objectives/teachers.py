@@ -1,6 +1,6 @@
 """Networks that answer while another is trained: frozen, and held beside an objective so that nothing saves them."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from alltokens.annotate.annotator import Annotator, Channels, open_annotator, timm_weights
+from alltokens.annotate.class_map import class_names
 from alltokens.annotate.pip_weights import PIP_MODELS, read_pip_weights
 from alltokens.augment.finish import FinishConfig
 from alltokens.errors import UserError, by, require
@@ -79,6 +80,14 @@ def weights_of(name: str, weights: str | None) -> tuple[WeightFile, ModelConfig]
             "the file with teacher_weights"
         )
     return file, file.config
+
+
+def classes_of_teacher(name: str, weights: str | None, data: Sequence[str]) -> tuple[str, ...]:
+    """Names of its classes: the data's where it has as many; ImageNet's for a thousand, whatever part the data has."""
+    with sentences_of_teachers():
+        file, config = weights_of(name, weights)
+    count = stored_classes(file, config)
+    return tuple(data) if count == len(data) else class_names(count)
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from alltokens.augment.pipeline import AugmentConfig
 from alltokens.data.samples import EvaluationConfig
 from alltokens.errors import require
+from alltokens.labels.published import Alignment
 from alltokens.models.config import ViTConfig
 from alltokens.models.timm_model import TimmConfig
 from alltokens.objectives.classify import ClassifyConfig
@@ -32,6 +33,8 @@ class DataConfig:
     """Share of the training images that is held out instead, the same of every class, and trained on by nobody."""
     labels: str | None = None
     """The label store of the training images."""
+    alignment: Alignment = "exact"
+    """Where labels are read: where the image is seen or, for published figures, with rows and columns exchanged."""
 
     def __post_init__(self) -> None:
         require(
@@ -42,6 +45,10 @@ class DataConfig:
         require(
             self.held_out is None or 0 < self.held_out < 1,
             f"data.held_out must be between 0 and 1; got data.held_out={self.held_out}",
+        )
+        require(
+            self.alignment == "exact" or self.labels is not None,
+            f"data.alignment is about labels; got data.alignment={self.alignment} without data.labels",
         )
 
 

@@ -15,14 +15,17 @@ import torch
 from alltokens.data.batch import Batch
 from alltokens.data.loader import evaluation_batches, train_batches
 from alltokens.data.order import Share
-from alltokens.data.samples import EvaluationSamples, TrainSamples, model_classes
+from alltokens.data.samples import EvaluationSamples, TrainSamples
 from alltokens.data.split import hold_out
 from alltokens.errors import require
 from alltokens.evaluate.classification import Answers
 from alltokens.files import whole_folder
 from alltokens.labels.store import LabelStore, the_first
 from alltokens.models.weights import save_model
+from alltokens.objectives.distill import DistillConfig
 from alltokens.objectives.mixing import grid_of
+from alltokens.objectives.teachers import classes_of_teacher
+from alltokens.objectives.token_label import TokenLabelConfig
 from alltokens.processes import Processes
 from alltokens.progress import Report
 from alltokens.report.refresh import Refreshed
@@ -48,10 +51,19 @@ class RunData:
     """Names of the model's classes."""
 
 
-def classes_of(data: DataConfig) -> tuple[str, ...]:
-    """Names of the classes of a model that is trained on this data."""
-    store = None if data.labels is None else LabelStore(data.labels)
-    return store.classes if store is not None else tuple(open_source(data.root, data.split).classes)
+def classes_of(config: TrainConfig) -> tuple[str, ...]:
+    """Names of the classes of a model that is trained so: those of who labels its data, where somebody does."""
+    data = config.data
+    if data.labels is not None:
+        return LabelStore(data.labels).classes
+    own = tuple(open_source(data.root, data.split).classes)
+    match config.objective:
+        case DistillConfig(teacher=str() as teacher, teacher_weights=weights):
+            return classes_of_teacher(teacher, weights, own)
+        case TokenLabelConfig(teacher=str() as teacher, teacher_weights=weights):
+            return classes_of_teacher(teacher, weights, own)
+        case _:
+            return own
 
 
 def open_data(config: TrainConfig) -> RunData:
@@ -59,13 +71,13 @@ def open_data(config: TrainConfig) -> RunData:
     data = config.data
     source, held_out = open_sets(data)
     store = None if data.labels is None else LabelStore(data.labels)
-    classes = model_classes(source, store)
+    classes = classes_of(config)
     require(
         len(classes) == config.model.classes,
         f"the model must have a class for each of the {len(classes)} of the "
         f"{'data' if store is None else 'labels'}; got model.classes={config.model.classes}",
     )
-    train = TrainSamples(source, store, config.augment, config.seed)
+    train = TrainSamples(source, store, classes, config.augment, config.seed, data.alignment)
     validation = None if held_out is None else EvaluationSamples(held_out, classes, config.evaluation)
     return RunData(train, validation, classes)
 
