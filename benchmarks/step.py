@@ -21,8 +21,8 @@ from torch.profiler import ProfilerActivity, profile
 from alltokens.data.batch import Batch
 from alltokens.labels.score_map import ScoreMaps
 from alltokens.processes import Processes
-from alltokens.recipes.token_labeling import token_labels
-from alltokens.train.config import DataConfig, TrainConfig
+from alltokens.recipes.token_labeling import supervised
+from alltokens.train.config import TrainConfig
 from alltokens.train.machine import Machine
 from alltokens.train.optimizer import OptimizerConfig, clear_gradients
 from alltokens.train.training import Training
@@ -59,7 +59,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.parse_args()
     config = replace(
-        token_labels("s", DataConfig(root="-", labels="-")),
+        supervised("lvvit_s", "token_labels"),
         batch=BATCH,
         precision="bf16" if CUDA else "float32",
         # The final rate is meant for large batches.

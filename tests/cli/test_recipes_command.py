@@ -23,6 +23,13 @@ def test_a_line_has_the_model_the_labels_and_the_printed_accuracy(capsys):
     assert len(lines) == 4
 
 
+def test_an_accuracy_has_the_decimals_of_the_paper(capsys):
+    assert main(["recipes", "cait_b_no_class_layerscale"]) == 0
+    assert "  83.36  CaiT, Appendix B, line 578" in capsys.readouterr().out
+    assert main(["recipes", "3t_t1_vit_l_300"]) == 0
+    assert "  83.0  3T, Table 1, line 79" in capsys.readouterr().out
+
+
 def test_json_holds_all_that_there_is_to_say(capsys):
     assert main(["recipes", "tlv1_t3_384", "--format", "json"]) == 0
     assert json.loads(capsys.readouterr().out) == [
@@ -30,13 +37,39 @@ def test_json_holds_all_that_there_is_to_say(capsys):
             "name": "tlv1_t3_384",
             "model": "lvvit_s_384",
             "labels": "store",
+            "annotator": "nfnet_f6",
             "start": "tlv1_t3_token_labels",
             "top1": 84.4,
             "where": "TL-v1, Table 3",
             "line": 189,
-            "note": "ours: the final learning rate",
+            "note": "",
+            "released": [
+                "model.residual.divide_by",
+                "objective.smoothing",
+                "objective.rule",
+                "objective.participation",
+                "model.token_weight",
+                "augment.interpolation",
+                "evaluation.crop",
+                "schedule.warmup_rate",
+                "average.decay",
+                "average.reference_batch",
+                "average.warmup",
+                "repeats",
+            ],
+            "ours": ["seed", "schedule.final_rate", "precision"],
         }
     ]
+
+
+def test_a_row_without_an_accuracy_has_its_place_and_what_is_no_row_has_none(capsys):
+    assert main(["recipes", "tl_f5_deit_s_plain_labels"]) == 0
+    assert capsys.readouterr().out.splitlines()[1].split() == (
+        "tl_f5_deit_s_plain_labels deit_s classes TL, Figure 5, line 184".split()
+    )
+    assert main(["recipes", "cait_t8_longer_training_distilled", "--format", "json"]) == 0
+    (line,) = json.loads(capsys.readouterr().out)
+    assert (line["annotator"], line["top1"], line["where"], line["line"]) == (None, None, None, None)
 
 
 def test_all_are_listed(capsys):

@@ -81,7 +81,7 @@ def mixed_prediction(model: Model, images: Tensor, mix: BatchMix) -> Prediction:
     """Tokens or pixels taken from the partner cell by cell, or blended image by image."""
     if not isinstance(mix.boxes, alltokens.TokenMix):
         return model(mixed_pixels(images, mix))
-    grid = model.embed(images)
+    grid = model.embed(mixed_pixels(images, BatchMix(blend=mix.blend)))
     mixed = grid.clone()
     for image, row, column in torch.cartesian_prod(*map(torch.arange, grid.shape[:3])).tolist():
         if box_of(mix, image)[row, column]:
@@ -143,10 +143,11 @@ def image_loss_by_hand(
     compare = binary_cross_entropy if getattr(config, "loss", None) == "binary" else cross_entropy
     losses = []
     for image in range(len(batch)):
-        box = box_of(mix, image)
-        kept = (1 - int(box.sum()) / box.numel()) * kept_of(mix, image)
+        box, blend = box_of(mix, image), kept_of(mix, image)
+        outside = 1 - int(box.sum()) / box.numel()
+        # The box comes from the partner, which is blended with this image as well.
+        kept = outside * blend + (1 - outside) * (1 - blend)
         own, partners = (smoothed(config, image_target(config, batch, which)) for which in (image, other(image)))
-        # Boxes and blending never meet in one image.
         losses.append(compare(logits[image], kept * own + (1 - kept) * partners))
     return sum(losses) / len(losses)
 

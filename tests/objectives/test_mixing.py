@@ -14,6 +14,7 @@ from .batches import a_model
 
 SEEDS = torch.arange(0, 8000)
 BOTH = MixConfig(kind="cutmix_or_mixup", mixup_alpha=0.8)
+AT_ONCE = MixConfig(kind="token_and_mixup", mixup_alpha=0.8)
 
 
 def drawn(
@@ -78,7 +79,16 @@ def test_whether_a_pair_is_mixed_does_not_depend_on_its_box():
     assert abs(weight[mixed].mean() - weight[~mixed].mean()) < 0.04
 
 
-@pytest.mark.parametrize("config", [MixConfig(probability=0.5), MixConfig(kind="mixup"), BOTH])
+def test_a_pair_may_have_a_box_of_tokens_and_a_blend_that_do_not_depend_on_each_other():
+    mix = drawn(AT_ONCE)
+    assert same(mix.boxes, TokenMix.of_pairs(SEEDS, (4, 6)))
+    assert mix.blend.weight.mean() == pytest.approx(0.5, abs=0.04)
+    correlation = torch.corrcoef(torch.stack((mix.boxes.weight[::2], mix.blend.weight[::2])))[0, 1]
+    assert abs(correlation) < 0.06
+    assert same(drawn(AT_ONCE, "timm/test_vit").boxes, PixelMix.cutmix_of_pairs(SEEDS, (4, 6)))
+
+
+@pytest.mark.parametrize("config", [MixConfig(probability=0.5), MixConfig(kind="mixup"), BOTH, AT_ONCE])
 def test_a_batch_split_into_whole_pairs_has_the_same_mix(config):
     whole = drawn(config, seeds=SEEDS[:30])
     split = [drawn(config, seeds=part) for part in SEEDS[:30].split(10)]
@@ -106,11 +116,13 @@ def test_a_batch_split_into_whole_pairs_has_the_same_mix(config):
         ),
         (
             {"mixup_alpha": 0.8},
-            "mixup_alpha goes with kind=cutmix_or_mixup, and with no other; got kind=token, mixup_alpha=0.8",
+            "mixup_alpha goes with kind=cutmix_or_mixup and kind=token_and_mixup, and with no other; "
+            "got kind=token, mixup_alpha=0.8",
         ),
         (
             {"kind": "cutmix_or_mixup"},
-            "mixup_alpha goes with kind=cutmix_or_mixup, and with no other; got kind=cutmix_or_mixup, mixup_alpha=None",
+            "mixup_alpha goes with kind=cutmix_or_mixup and kind=token_and_mixup, and with no other; "
+            "got kind=cutmix_or_mixup, mixup_alpha=None",
         ),
         (
             {"kind": "cutmix_or_mixup", "mixup_alpha": 0.0},

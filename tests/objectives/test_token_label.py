@@ -23,6 +23,7 @@ MIXES = {
     "cutmix": MixConfig(kind="cutmix"),
     "mixup": MixConfig(kind="mixup", alpha=0.8),
     "cutmix or mixup": MixConfig(kind="cutmix_or_mixup", mixup_alpha=0.8),
+    "token and mixup": MixConfig(kind="token_and_mixup", mixup_alpha=0.8),
     "none": MixConfig(kind="none"),
     "some": MixConfig(probability=0.5),
 }
@@ -36,7 +37,7 @@ def test_the_loss_is_the_images_plus_half_the_mean_of_its_tokens(kind: str, mix:
     check_by_hand(TokenLabeling(model, TokenLabelConfig(mix=mix)), a_batch(model))
 
 
-@pytest.mark.parametrize("mix", [MIXES["token"], MIXES["cutmix or mixup"]], ids=["token", "cutmix or mixup"])
+@pytest.mark.parametrize("mix", [MIXES[name] for name in ("token", "cutmix or mixup", "token and mixup")], ids=str)
 @pytest.mark.parametrize("kind", ["timm/test_vit", "timm/test_resnet"])
 def test_models_of_timms_are_mixed_before_the_embedding(kind: str, mix: MixConfig) -> None:
     model = a_model(kind)

@@ -1,8 +1,11 @@
-"""What the papers print of the recipes: it is in their configs, and in the papers' texts at the lines cited."""
+"""Where a recipe's values stand: they are in its config, and in the papers' texts at the lines cited."""
 
 import os
 import re
+from collections.abc import Iterator
 from fnmatch import fnmatchcase
+from functools import cache
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +14,7 @@ import yaml
 
 from alltokens.plain import to_plain
 from alltokens.recipes.names import RECIPES
-from alltokens.recipes.recipe import TOP1, Printed, all_printed
+from alltokens.recipes.recipe import COST, OURS, RELEASED, ROW, TOP1, Printed, all_printed
 
 PAPERS = Path(os.environ.get("ALLTOKENS_PAPERS", Path(__file__).parents[2] / ".." / "shared" / "papers"))
 BEGINNINGS = {
@@ -21,6 +24,16 @@ BEGINNINGS = {
     "CaiT": "Going deeper with Image Transformers",
     "3T": "Three things everyone should know",
 }
+NO_PAPER = (RELEASED, OURS, "timm")
+THE_USERS = ("data.", "initial", "start", "accumulate", "augment.size", "evaluation.size")
+"""What needs no source: the user's own, what changes nothing, and what follows from the model."""
+THE_ZOOS = "model."
+"""Fields whose source the model's name is; tests of the zoo compare them with the papers."""
+BUT_FOR = ("model.drop_path", "model.image_size")
+
+
+def paper_of(printed: Printed) -> str:
+    return printed.where.split(",")[0]
 
 
 def lines_of(paper: str) -> list[str]:
@@ -31,10 +44,25 @@ def lines_of(paper: str) -> list[str]:
     pytest.skip(f"no text of {paper} under {PAPERS}; set ALLTOKENS_PAPERS to the folder of the papers' texts")
 
 
+@cache
+def plain_recipe(name: str) -> dict[str, Any]:
+    recipe = RECIPES[name]
+    annotator = recipe.annotator if recipe.has_labels else None
+    return {**to_plain(recipe.config), "start": recipe.start, "annotator": annotator}
+
+
 def value_in(plain: Any, field: str) -> Any:
     for key in field.split("."):
         plain = plain[int(key)] if isinstance(plain, list) else plain[key]
     return plain
+
+
+def leaves(plain: dict[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in plain.items():
+        if isinstance(value, dict):
+            yield from leaves(value, f"{before}{key}.")
+        else:
+            yield before + key, value
 
 
 def as_number(text: str) -> Any:
@@ -43,53 +71,121 @@ def as_number(text: str) -> Any:
     return float(value) if isinstance(value, str) and re.fullmatch(r"[\d.]+e-\d+", value) else value
 
 
-def is_near(printed: Printed, lines: list[str]) -> bool:
-    near = "\n".join(lines[max(0, printed.line - 2) : printed.line + 1])
-    return re.search(rf"(?<![\d.]){re.escape(printed.text)}(?!\d)", near) is not None
+def place_in(line: str, text: str, start: int = 0) -> int | None:
+    """Where the text ends, if it stands in the line by itself: 3.3 does not stand in 83.3."""
+    found = re.compile(rf"(?<![\d.]){re.escape(text)}(?!\d)").search(line, start)
+    return None if found is None else found.end()
 
 
-@pytest.mark.parametrize("paper", BEGINNINGS)
-def test_configs_hold_what_the_papers_print(paper: str):
-    plain = {name: to_plain(recipe.config) for name, recipe in RECIPES.items()}
+@cache
+def sources_of(name: str) -> dict[str, list[Printed]]:
+    """The lines about each field of a recipe."""
+    sources: dict[str, list[Printed]] = {}
     for printed in all_printed():
-        if printed.where.split(",")[0] != paper:
+        if printed.is_of(name):
+            sources.setdefault(printed.field.removesuffix(".0"), []).append(printed)
+    return sources
+
+
+@pytest.mark.parametrize("paper", [*BEGINNINGS, *NO_PAPER])
+def test_configs_hold_what_is_written_of_them(paper: str):
+    for printed in all_printed():
+        if paper_of(printed) != paper:
             continue
-        named = [name for name in RECIPES if fnmatchcase(name, printed.recipe)]
-        assert named, f"{printed} is of no recipe"
-        if printed.field == TOP1:
-            assert named == [printed.recipe]
-            continue
-        for name in named:
-            assert value_in(plain[name], printed.field) == as_number(printed.value), f"{name}: {printed}"
+        for pattern in printed.recipes.split():
+            assert any(fnmatchcase(name, pattern.removeprefix("!")) for name in RECIPES), f"{pattern}: {printed}"
+        for name in RECIPES:
+            if printed.is_of(name) and printed.field not in (TOP1, ROW, COST):
+                assert value_in(plain_recipe(name), printed.field) == as_number(printed.value), f"{name}: {printed}"
+
+
+def test_every_value_of_a_recipe_has_a_source():
+    for name in RECIPES:
+        sources = sources_of(name)
+        for field, value in leaves(plain_recipe(name)):
+            if value is None or field.startswith(THE_USERS):
+                continue
+            if field.startswith(THE_ZOOS) and field not in BUT_FOR:
+                continue
+            assert field in sources, f"{name}: nothing says where {field}={value} stands"
+
+
+def test_what_a_paper_prints_is_neither_ours_nor_somebody_elses():
+    for name in RECIPES:
+        for field, sources in sources_of(name).items():
+            kinds = {printed.where if printed.where in NO_PAPER else "paper" for printed in sources}
+            assert len(kinds) == 1, f"{name}: {field} stands in {kinds}"
 
 
 @pytest.mark.parametrize("paper", BEGINNINGS)
 def test_the_papers_print_it_at_the_lines_that_are_cited(paper: str):
     lines = lines_of(paper)
-    cited = [printed for printed in all_printed() if printed.where.split(",")[0] == paper]
-    assert [printed for printed in cited if not is_near(printed, lines)] == []
+    cited = [printed for printed in all_printed() if paper_of(printed) == paper]
+    assert [printed for printed in cited if place_in(lines[printed.line - 1], printed.text) is None] == []
     assert len(cited) > 10
 
 
+@pytest.mark.parametrize("paper", BEGINNINGS)
+def test_the_numbers_of_a_line_of_a_table_stand_in_the_order_of_its_columns(paper: str):
+    """So that a number cannot stand for that of another column."""
+    lines = lines_of(paper)
+    cells = [
+        printed
+        for printed in all_printed()
+        if paper_of(printed) == paper
+        and re.search(r"\d", printed.text)
+        and ("Table" in printed.where or printed.field == TOP1)
+    ]
+    for number, row in groupby(sorted(cells, key=lambda cell: cell.line), key=lambda cell: cell.line):
+        place: int | None = 0
+        for cell in row:
+            # A text may begin with the character that the one before ends with.
+            place = place_in(lines[number - 1], cell.text, max(0, place - 1))
+            assert place is not None, f"{cell} does not stand after what is cited before it"
+
+
 def test_no_value_is_printed_twice():
-    keys = [(printed.recipe, printed.field) for printed in all_printed()]
+    keys = [(printed.recipes, printed.field, printed.where) for printed in all_printed()]
     assert len(set(keys)) == len(keys)
 
 
-def test_a_docstring_cites_the_row_and_says_what_is_ours():
-    assert RECIPES["tl_t6_lvvit_l_288_to_448"].__doc__ == (
-        "lvvit_l_448, from the weights of tl_t6_lvvit_l_288: top-1 85.9 % (TL, Table 6, line 236); "
-        "ours: the final learning rate"
-    )
-    assert RECIPES["cait_f3_depth_12_drop_0.1"].__doc__ == (
-        "cait_t1_layerscale_12: its paper prints no accuracy; "
-        "ours: this drop rate, as the figure's axis is not in the text"
-    )
+def test_an_accuracy_is_of_one_recipe_and_as_printed():
+    for printed in all_printed():
+        if printed.field == TOP1:
+            assert printed.text.endswith(printed.value)
+            assert [name for name in RECIPES if printed.is_of(name)] == [printed.recipes]
 
 
-def test_every_row_of_a_table_has_an_accuracy_and_only_figures_and_m48_have_none():
-    without = {name for name, recipe in RECIPES.items() if recipe.top1 is None}
-    allowed = (
-        r"(tl|cait|3t)_f\d_.*|lvvit_l_.*|lvvit_._(relabel|plain_labels)|cait_t3_m48.*|cait_t8_longer_training_distilled"
-    )
+def test_all_recipes_but_one_have_a_place_in_a_paper():
+    assert [name for name, recipe in RECIPES.items() if recipe.cited is None] == ["cait_t8_longer_training_distilled"]
+
+
+def test_every_row_of_a_table_has_an_accuracy_and_only_figures_columns_and_m48_have_none():
+    without = {name for name, recipe in RECIPES.items() if recipe.cited is None or recipe.cited.field == ROW}
+    allowed = r"(tl|cait|3t)_f\d_.*|lvvit_._(relabel|plain_labels)|cait_t3_m48.*|cait_t8_longer_training_distilled"
     assert [name for name in without if not re.fullmatch(allowed, name)] == []
+
+
+def test_a_docstring_cites_the_row_and_says_what_no_paper_does():
+    assert RECIPES["tl_t6_lvvit_l_288_to_448"].__doc__ == (
+        "lvvit_l_448, from the weights of tl_t6_lvvit_l_288; top-1 85.9 % (TL, Table 6, line 236); labels of nfnet_f6; "
+        "32 V100 of 32 GB (TL-supp, section 1, line 5); "
+        "as released: model.drop_path, augment.policy, objective.smoothing, objective.rule, model.token_weight, "
+        "augment.interpolation, evaluation.crop, schedule.warmup_rate, average.decay, average.reference_batch, "
+        "average.warmup, repeats; ours: seed, schedule.final_rate, precision"
+    )
+    assert RECIPES["3t_f3_vit_s_12x1_300"].__doc__ == (
+        "vit_s_12x1; no accuracy printed (3T, Figure 3, line 143); "
+        "the numbers of blocks are ours, as the figure's axis is not in the text; "
+        "ours: augment.interpolation, schedule.warmup_rate, schedule.final_rate, precision"
+    )
+    assert RECIPES["cait_t8_longer_training_distilled"].__doc__.startswith("cait_s36; not a row itself; ")
+
+
+@pytest.mark.parametrize(
+    ("patterns", "expected"),
+    [("a_*", ["a_1", "a_2"]), ("a_* b_1", ["a_1", "a_2", "b_1"]), ("* !a_*", ["b_1"]), ("!a_1 a_*", ["a_2"])],
+)
+def test_patterns_name_recipes_and_leave_some_out_again(patterns: str, expected: list[str]):
+    printed = Printed(patterns, "batch", "1", "1", OURS, None)
+    assert [name for name in ("a_1", "a_2", "b_1") if printed.is_of(name)] == expected

@@ -1,4 +1,4 @@
-"""`alltokens recipes`: every recipe by name, with its model, the labels it needs and the accuracy its paper prints."""
+"""`alltokens recipes`: every recipe by name, with its model, the labels it needs and what its paper prints of it."""
 
 import json
 from dataclasses import asdict, dataclass
@@ -10,12 +10,12 @@ from alltokens.cli.flags import parse
 from alltokens.cli.table import print_table
 from alltokens.errors import UserError, did_you_mean
 from alltokens.recipes.names import RECIPES, list_recipes
-from alltokens.recipes.recipe import Recipe
+from alltokens.recipes.recipe import OURS, RELEASED, TOP1, Recipe
 
 
 @dataclass(frozen=True)
 class Flags:
-    """Every recipe by name, with its model, the labels it needs and the accuracy its paper prints.
+    """Every recipe by name, with its model, the labels it needs and what its paper prints of it.
 
     'alltokens train RECIPE --dry-run' prints all of one.
     """
@@ -34,14 +34,21 @@ class Entry:
     model: str
     labels: Literal["classes", "store"]
     """What it trains on: the data set's own classes, or a label store besides."""
+    annotator: str | None
+    """Who made the label store."""
     start: str | None
     """The recipe whose weights it begins with."""
     top1: float | None
     """As printed, in percent."""
     where: str | None
+    """The paper, and its table, figure or section; none for what is no row itself."""
     line: int | None
     """Of the paper's text."""
     note: str
+    released: list[str]
+    """Fields of its config whose values no paper prints, but what its authors published."""
+    ours: list[str]
+    """Fields of its config whose values nobody else gives."""
 
 
 def run(arguments: list[str]) -> None:
@@ -59,20 +66,24 @@ def run(arguments: list[str]) -> None:
 
 def entry(recipe: Recipe) -> Entry:
     """What the list says of one recipe."""
-    top1 = recipe.top1
+    cited = recipe.cited
     return Entry(
         name=recipe.name,
         model=recipe.model,
-        labels="classes" if recipe.config.data.labels is None else "store",
+        labels="store" if recipe.has_labels else "classes",
+        annotator=recipe.annotator if recipe.has_labels else None,
         start=recipe.start,
-        top1=None if top1 is None else float(top1.value),
-        where=None if top1 is None else top1.where,
-        line=None if top1 is None else top1.line,
+        top1=float(cited.value) if cited and cited.field == TOP1 else None,
+        where=cited.where if cited else None,
+        line=cited.line if cited else None,
         note=recipe.note,
+        released=recipe.fields_from(RELEASED),
+        ours=recipe.fields_from(OURS),
     )
 
 
 def cells(line: Entry) -> list[str]:
     """An entry as text."""
-    top1 = "" if line.top1 is None else f"{line.top1:.1f}"
+    # One decimal, or two where the paper prints two.
+    top1 = "" if line.top1 is None else f"{line.top1:.2f}".removesuffix("0")
     return [line.name, line.model, line.labels, top1, "" if line.where is None else f"{line.where}, line {line.line}"]

@@ -17,6 +17,7 @@ class Purpose(IntEnum):
     PARTICIPATION = 3
     ERASE = 4
     NOISE = 5
+    BLEND = 6
 
 
 def wrapped(number: int) -> int:

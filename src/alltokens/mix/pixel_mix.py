@@ -57,10 +57,10 @@ class PixelMix:
         return cls(mix.swapped, mix.partner, mix.weight)
 
     @classmethod
-    def mixup_of_pairs(cls, seeds: Int[Tensor, "b"], alpha: float = 1.0) -> "PixelMix":
+    def mixup_of_pairs(cls, seeds: Int[Tensor, "b"], alpha: float = 1.0, purpose: Purpose = Purpose.MIX) -> "PixelMix":
         """One lambda for the images 2i and 2i + 1, which are each other's partners, by the seed of the first."""
         token_mix.check_alpha(alpha)
-        first, second = token_mix.numbers_of_pairs(seeds, Purpose.MIX, 2).unbind(1)
+        first, second = token_mix.numbers_of_pairs(seeds, purpose, 2).unbind(1)
         weight = symmetric_beta(first, second, alpha).float().repeat_interleave(2)
         return cls(None, token_mix.neighbours(seeds), weight)
 

@@ -24,12 +24,13 @@ Model = VisionTransformer | TimmClassifier
 class MixConfig:
     """How neighbours in a batch are mixed with each other, in pairs."""
 
-    kind: Literal["token", "cutmix", "mixup", "cutmix_or_mixup", "none"] = "token"
-    """A box of tokens (MixToken) or of pixels from the partner, pixels blended, one of the last two, or nothing."""
+    kind: Literal["token", "cutmix", "mixup", "cutmix_or_mixup", "token_and_mixup", "none"] = "token"
+    """A box of tokens (MixToken) or of pixels from the partner, pixels blended, one of the last two for each pair, the
+    first and the third for every pair, or nothing."""
     alpha: float = 1.0
     """The share that stays follows Beta(alpha, alpha)."""
     mixup_alpha: float | None = None
-    """Mixup's alpha where each pair has an even chance of it and of CutMix (DeiT: 0.8, beside CutMix's 1.0)."""
+    """Mixup's alpha beside that of boxes (DeiT: 0.8 beside CutMix's 1.0, with an even chance of each)."""
     probability: float = 1.0
     """Share of the pairs that are mixed."""
 
@@ -45,9 +46,9 @@ class MixConfig:
             f"probability={self.probability}, leave both out",
         )
         require(
-            (self.kind == "cutmix_or_mixup") == (self.mixup_alpha is not None),
-            f"mixup_alpha goes with kind=cutmix_or_mixup, and with no other; got kind={self.kind}, "
-            f"mixup_alpha={self.mixup_alpha}",
+            (self.kind in ("cutmix_or_mixup", "token_and_mixup")) == (self.mixup_alpha is not None),
+            "mixup_alpha goes with kind=cutmix_or_mixup and kind=token_and_mixup, and with no other; "
+            f"got kind={self.kind}, mixup_alpha={self.mixup_alpha}",
         )
         if self.mixup_alpha is not None:
             check_alpha(self.mixup_alpha, "mixup_alpha")
@@ -55,7 +56,7 @@ class MixConfig:
 
 @dataclass(frozen=True)
 class BatchMix:
-    """What was drawn for a batch: boxes from the partner, blending with it, both for different images, or nothing."""
+    """What was drawn for a batch: boxes from the partner, blending with it, both, or nothing."""
 
     boxes: TokenMix | PixelMix | None = None
     blend: PixelMix | None = None
@@ -105,12 +106,18 @@ def draw_mix(config: MixConfig, seeds: Int[Tensor, " b"], model: Model, token_ta
     mixed = mixed < config.probability
     if config.kind == "mixup":
         return BatchMix(blend=PixelMix.mixup_of_pairs(seeds, config.alpha).only(mixed))
-    if config.kind == "token" and isinstance(model, VisionTransformer):
-        return BatchMix(TokenMix.of_pairs(seeds, grid_of(model), config.alpha).only(mixed))
-    on_tokens = token_targets or config.kind == "token"
-    boxes = PixelMix.cutmix_of_pairs(seeds, grid_of(model) if on_tokens else model.config.image_size, config.alpha)
+    of_tokens = config.kind in ("token", "token_and_mixup")
+    boxes: TokenMix | PixelMix
+    if of_tokens and isinstance(model, VisionTransformer):
+        boxes = TokenMix.of_pairs(seeds, grid_of(model), config.alpha)
+    else:
+        grid = grid_of(model) if of_tokens or token_targets else model.config.image_size
+        boxes = PixelMix.cutmix_of_pairs(seeds, grid, config.alpha)
     if config.mixup_alpha is None:
         return BatchMix(boxes.only(mixed))
+    if config.kind == "token_and_mixup":
+        blend = PixelMix.mixup_of_pairs(seeds, config.mixup_alpha, Purpose.BLEND)
+        return BatchMix(boxes.only(mixed), blend.only(mixed))
     blend = PixelMix.mixup_of_pairs(seeds, config.mixup_alpha)
     return BatchMix(boxes.only(mixed & (blended >= 0.5)), blend.only(mixed & (blended < 0.5)))
 

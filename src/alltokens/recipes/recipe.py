@@ -1,7 +1,8 @@
-"""What a recipe is: a whole config but for what is the user's own, and what the paper prints of it."""
+"""What a recipe is: a whole config but for what is the user's own, and where each of its values stands."""
 
 import csv
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from functools import cache
 from importlib.resources import files
 
@@ -12,31 +13,41 @@ NOT_GIVEN = ""
 CLASS_FOLDERS = DataConfig(root=NOT_GIVEN)
 WITH_LABELS = DataConfig(root=NOT_GIVEN, labels=NOT_GIVEN)
 
-TOP1 = "top1"
-"""The field of the published values that is no field of a config: accuracy on ImageNet's validation set in percent."""
+TOP1, ROW, COST = "top1", "row", "cost"
+"""Fields of the lines that are about no field of a config: a recipe's accuracy on ImageNet's validation set in percent
+or, where none is printed, the place that the recipe is of; and the machines and time that it took its authors."""
+RELEASED, OURS = "released", "ours"
+"""Sources besides the papers and timm: what their authors published as code, and ourselves."""
 
 
 @dataclass(frozen=True)
 class Printed:
-    """A value that a paper prints of a recipe, or of all that a pattern names (published_*.csv)."""
+    """A value of some recipes, and where it stands: a line of published_*.csv."""
 
-    recipe: str
-    """Name or pattern."""
+    recipes: str
+    """Patterns of names with spaces between, those after a ! to leave out again."""
     field: str
-    """Dotted field of the config, or top1."""
+    """Dotted field of the config; start, annotator, top1, row or cost."""
     value: str
     """As the config holds it."""
     text: str
-    """As the paper's text has it."""
+    """As the paper's text has it; of a value that stands in another paper, the words that cite that one."""
     where: str
-    """Paper and table, or section."""
-    line: int
+    """Paper and table, or section; released, timm or ours for what no paper prints."""
+    line: int | None
     """Of the paper's text, from 1."""
+
+    def is_of(self, name: str) -> bool:
+        """Whether the line is about the recipe of that name."""
+        patterns = self.recipes.split()
+        if any(fnmatchcase(name, pattern[1:]) for pattern in patterns if pattern.startswith("!")):
+            return False
+        return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """One row of a paper's table; its docstring cites the row."""
+    """One row of a paper's table; its docstring cites the row, and says what no paper does."""
 
     name: str
     model: str
@@ -45,8 +56,10 @@ class Recipe:
     """With nothing in place of what is the user's own."""
     start: str | None = None
     """The recipe whose best weights this one begins with (--initial)."""
+    annotator: str = "nfnet_f6"
+    """Who made the label store, if there is one: 'alltokens annotate IMAGES STORE --annotator NAME'."""
     note: str = ""
-    """What the config does not say: whose labels, and what is ours and in no paper."""
+    """What is to be said besides."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "__doc__", self.sentence())
@@ -56,18 +69,40 @@ class Recipe:
         return replace(self.config, data=data)
 
     @property
-    def top1(self) -> Printed | None:
-        """The accuracy that the paper prints."""
-        return accuracies().get(self.name)
+    def cited(self) -> Printed | None:
+        """The accuracy that the paper prints or, if it prints none, the place that the recipe is of."""
+        places = (printed for printed in lines_about(ROW) if printed.is_of(self.name))
+        return accuracies().get(self.name) or next(places, None)
+
+    @property
+    def has_labels(self) -> bool:
+        """Whether it trains on a label store."""
+        return self.config.data.labels is not None
+
+    def fields_from(self, source: str) -> list[str]:
+        """Fields of the config whose values are released or ours."""
+        return [printed.field for printed in lines_from(source) if printed.is_of(self.name)]
 
     def sentence(self) -> str:
-        """What is trained, where the row stands, and what to expect."""
-        top1 = self.top1
-        cited = "its paper prints no accuracy"
-        if top1 is not None:
-            cited = f"top-1 {top1.value} % ({top1.where}, line {top1.line})"
-        begins = f", from the weights of {self.start}" if self.start else ""
-        return f"{self.model}{begins}: {cited}" + (f"; {self.note}" if self.note else "")
+        """What is trained, where the row stands, what to expect, and what is not the paper's own."""
+        parts = [
+            f"{self.model}, from the weights of {self.start}" if self.start else self.model,
+            self.expectation(),
+            f"labels of {self.annotator}" if self.has_labels else "",
+            *[f"{cost.value} ({cost.where}, line {cost.line})" for cost in lines_about(COST) if cost.is_of(self.name)],
+            self.note,
+        ]
+        for source, words in ((RELEASED, "as released"), (OURS, "ours")):
+            fields = self.fields_from(source)
+            parts.append(f"{words}: {', '.join(fields)}" if fields else "")
+        return "; ".join(part for part in parts if part)
+
+    def expectation(self) -> str:
+        """The accuracy to expect, and where it stands."""
+        if self.cited is None:
+            return "not a row itself"
+        place = f"{self.cited.where}, line {self.cited.line}"
+        return f"top-1 {self.cited.value} % ({place})" if self.cited.field == TOP1 else f"no accuracy printed ({place})"
 
 
 @cache
@@ -78,12 +113,25 @@ def all_printed() -> tuple[Printed, ...]:
     for name in tables:
         with files("alltokens.recipes").joinpath(name).open(encoding="utf-8") as file:
             for row in csv.DictReader(file):
+                line = int(row["line"]) if row["line"] else None
                 text = row["text"] or row["value"]
-                lines.append(Printed(row["recipe"], row["field"], row["value"], text, row["where"], int(row["line"])))
+                lines.append(Printed(row["recipes"], row["field"], row["value"], text, row["where"], line))
     return tuple(lines)
+
+
+@cache
+def lines_about(field: str) -> tuple[Printed, ...]:
+    """Those of one field."""
+    return tuple(printed for printed in all_printed() if printed.field == field)
+
+
+@cache
+def lines_from(source: str) -> tuple[Printed, ...]:
+    """Those whose values no paper prints."""
+    return tuple(printed for printed in all_printed() if printed.where == source)
 
 
 @cache
 def accuracies() -> dict[str, Printed]:
     """The accuracy of each recipe that has one."""
-    return {printed.recipe: printed for printed in all_printed() if printed.field == TOP1}
+    return {printed.recipes: printed for printed in lines_about(TOP1)}

@@ -1,9 +1,4 @@
-"""3T: its baselines and its parallel models, trained by the A2 procedure of "ResNet strikes back" as 3T amends it.
-
-A2's, which the paper cites: LAMB, batch 2048, weight decay 0.02, 5 epochs of warm-up, binary cross-entropy without
-smoothing, each image three times in a batch's neighbourhood, RandAugment 7/0.5, Mixup 0.1, CutMix 1.0, no erasing, and
-no average of the weights.
-"""
+"""3T: its baselines and its parallel models, trained by the A2 procedure of "ResNet strikes back" as 3T amends it."""
 
 from alltokens.augment.finish import FinishConfig
 from alltokens.augment.pipeline import AugmentConfig
@@ -18,7 +13,7 @@ from alltokens.train.schedule import ScheduleConfig
 
 
 def as_a2(model: str, epochs: int) -> TrainConfig:
-    """A model on class labels; wider ones learn at a lower rate (section 2.2)."""
+    """A model on class labels; wider ones learn at a lower rate (section 2.2), all else here is A2's."""
     config = find(model)
     return TrainConfig(
         model=config,
@@ -68,7 +63,7 @@ FIGURE_2 = [
     for shape in ("24x1", "12x2")
 ]
 FIGURE_3 = [
-    row("f3", f"vit_{size}_{shape}", note="ours: the numbers of blocks, as the figure's axis is not in the text")
+    row("f3", f"vit_{size}_{shape}", note="the numbers of blocks are ours, as the figure's axis is not in the text")
     for size in "sb"
     for shape in "12x1 6x2 24x1 12x2 36x1 18x2 48x1 24x2 60x1 30x2".split()
 ]
