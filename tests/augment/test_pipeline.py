@@ -4,6 +4,8 @@ import os
 import random
 import tarfile
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from inspect import unwrap
@@ -31,6 +33,8 @@ from alltokens.augment.pipeline import (
     Draw,
     apply,
     apply_batch,
+    chosen,
+    drawn_by,
     recording_policy,
     timms_randomness,
 )
@@ -60,6 +64,15 @@ each_size = pytest.mark.parametrize("size", SIZES)
 
 def generator(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
+
+
+@contextmanager
+def numpys_randomness(seed: int) -> Iterator[None]:
+    """For timm's own RandAugment, which has NumPy choose its operations."""
+    state = np.random.get_state()
+    np.random.seed(seed)
+    yield
+    np.random.set_state(state)
 
 
 def draws(config: AugmentConfig, count: int, size: tuple[int, int] = (60, 80)) -> list[Draw]:
@@ -149,9 +162,9 @@ def test_operations_are_those_that_timm_applies_under_the_same_seed(
     image = pillow(smooth((8, 9)))
     seen = set()
     for seed in range(150):
-        with timms_randomness(generator(seed)):
+        with timms_randomness(generator(seed)), numpys_randomness(seed):
             expected = timm.run(image)
-        with timms_randomness(generator(seed)):
+        with timms_randomness(generator(seed)), numpys_randomness(seed):
             drawn = ours(())
         assert drawn == expected
         seen.update(operation.kind for operation in drawn)
@@ -169,7 +182,7 @@ def test_a_policy_splits_into_the_view_and_the_operations_in_their_order() -> No
         with timms_randomness(generator(seed)):
             box = RandomResizedCropAndInterpolation.get_params(Image.new("L", (80, 60)), config.scale, config.ratio)
             flip, _ = random.random() < 0.5, random.random()
-            drawn = policy(())
+            drawn = drawn_by(policy)
         view = View.of(60, 80).crop(*box).resize(32, 48)
         view = view.hflip() if flip else view
         for kind, arguments in drawn:
@@ -199,6 +212,22 @@ def test_each_operation_is_as_frequent_and_as_strong_as_the_string_says() -> Non
     assert is_likely(sum(factor > 0 for factor in factors), len(factors), 0.5)
     assert np.mean(np.abs(factors)) == pytest.approx(0.81, abs=0.008)
     assert np.std(np.abs(factors)) == pytest.approx(0.044, abs=0.005)
+
+
+@pytest.mark.parametrize("policy", ["rand-m9-n3", "rand-m7-n3-tweights-inc1", "rand-m6-n3-t3aw-inc1"])
+def test_operations_are_chosen_with_the_chances_that_timm_gives_numpy(policy: str) -> None:
+    augment, count = recording_policy(AugmentConfig(policy=policy)), 6000
+    names = [operation.name for operation in augment.ops]
+    with timms_randomness(generator(0)):
+        ours = [tuple(operation.name for operation in chosen(augment)) for _ in range(count)]
+    weights, source = augment.choice_weights, np.random.default_rng(0)
+    theirs = [tuple(source.choice(names, 3, replace=weights is None, p=weights)) for _ in range(count)]
+    assert all(len(set(names)) == 3 for names in ours) == (weights is not None)
+    for part in (slice(0, 1), slice(1, 2), slice(2, 3), slice(0, 2)):
+        one, other = (Counter(names[part] for names in drawn) for drawn in (ours, theirs))
+        for name in one.keys() | other.keys():
+            # The difference of two counts has twice the variance of one.
+            assert abs(one[name] - other[name]) <= 5 * (one[name] + other[name] + 1) ** 0.5
 
 
 # Crops, flips, interpolation
@@ -428,7 +457,7 @@ def test_the_result_has_the_size_asked_for(size: tuple[int, int]) -> None:
 
 def test_colours_change_after_the_geometry_what_fills_the_canvas_too() -> None:
     beside = View.of(60, 80).translate(200, 0)
-    draw = Draw(beside, "bilinear", (Operation("invert"), Operation("solarize", (200,))), (10, 60, 200))
+    draw = Draw(beside, "bilinear", (Operation("invert"), Operation("solarize", (200,))), (10, 60, 200), (0, 0, 1, 1))
     # 245, 195 and 55; then what is at least 200 is inverted again.
     expected = torch.tensor([10, 195, 55], dtype=torch.uint8)[:, None, None].expand(3, 60, 80)
     assert torch.equal(tensor(apply(draw, pillow(smooth((60, 80))))), expected)

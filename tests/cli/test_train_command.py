@@ -45,7 +45,7 @@ def test_the_classes_are_those_of_the_data(data: Path, tmp_path: Path):
 
 
 def test_flags_that_have_no_part_in_the_result_are_no_part_of_the_config(data: Path, tmp_path: Path):
-    own = "--recompute True --deterministic True --tensorboard True".split()
+    own = "--recompute True --deterministic True --tensorboard True --augment device".split()
     assert train(data, "--run", str(tmp_path / "run"), *own) == 0
     assert list((tmp_path / "run" / "tensorboard").iterdir())
     assert train(data, "--run", str(tmp_path / "run")) == 0

@@ -49,7 +49,8 @@ def samples_of(
     source: Source, folder: Path | None = None, seed: int = 7, augment: AugmentConfig = AUGMENT
 ) -> TrainSamples:
     """With labels where there is a folder to write them to."""
-    return TrainSamples(source, None if folder is None else store_for(source, folder), augment, seed)
+    store = None if folder is None else store_for(source, folder)
+    return TrainSamples(source, store, source.classes if store is None else store.classes, augment, seed)
 
 
 def rows_of(batch: Batch) -> list[tuple]:

@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from alltokens.data.batch import Batch
-from alltokens.data.loader import evaluation_batches, train_batches
+from alltokens.data.loader import TURNS, TrainLoader, evaluation_batches, train_batches
 from alltokens.data.order import Share, epoch_order
-from alltokens.data.samples import EvaluationConfig, EvaluationSamples, TrainSamples
+from alltokens.data.samples import AugmentedBy, EvaluationConfig, EvaluationSamples, TrainSamples
 from alltokens.errors import UserError
 
 from .pictures import CLASSES, fields_of, rows_of, same_batches, samples_of, source_of
@@ -142,6 +142,32 @@ def test_no_worker_outlives_a_consumer_that_fails(samples: TrainSamples) -> None
     assert multiprocessing.active_children() == []
 
 
+@pytest.mark.parametrize("where", ["workers", "device"])
+def test_workers_that_stay_make_every_epoch_as_new_ones_would(samples: TrainSamples, where: AugmentedBy) -> None:
+    left, share = samples.left_to(where), Share(batch=2)
+    loader = TrainLoader(left, share, workers=2)
+    processes = []
+    for epoch, first in [(0, 3), (1, 0), (4, 2)]:
+        expected = epoch_of(left, share, epoch, first)
+        found = list(loader.epoch(epoch, first))
+        assert same_batches([batch.augmented() for batch in found], [batch.augmented() for batch in expected])
+        processes.append({process.pid for process in multiprocessing.active_children()})
+    assert len(processes[0]) == 2
+    assert processes == 3 * processes[:1]
+    loader.close()
+    assert multiprocessing.active_children() == []
+
+
+def test_an_epoch_that_was_left_does_not_get_in_the_way_of_the_next(samples: TrainSamples) -> None:
+    loader = TrainLoader(samples, Share(batch=2), workers=2)
+    left = loader.epoch(0)
+    next(left)
+    left.close()
+    assert same_batches(list(loader.epoch(1)), epoch_of(samples, Share(batch=2), 1))
+    loader.close()
+    assert multiprocessing.active_children() == []
+
+
 def test_workers_leave_an_interrupt_to_the_run(samples: TrainSamples) -> None:
     batches = begun(samples)
     for worker in multiprocessing.active_children():
@@ -174,6 +200,24 @@ def test_a_batch_larger_than_the_data_is_refused_at_once(samples: TrainSamples) 
         train_batches(samples, Share(batch=18), 0)
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_batches_that_are_left_to_the_device_do_not_depend_on_workers_either(
+    samples: TrainSamples, workers: int
+) -> None:
+    left = samples.left_to("device")
+    expected = [left.batch(1, epoch_order(len(samples.source), samples.seed, 1), range(4, 8)).augmented()]
+    found = [batch.augmented() for batch in epoch_of(left, Share(batch=4), 1, first=1, workers=workers)]
+    assert same_batches(found[:1], expected)
+
+
+@pytest.mark.parametrize("where", ["workers", "device"])
+def test_batches_that_are_kept_are_not_written_to_again(samples: TrainSamples, where: AugmentedBy) -> None:
+    left = samples.left_to(where)
+    alone, by_a_worker = (epoch_of(left, Share(batch=2), workers=workers) for workers in (0, 1))
+    assert len(alone) > 2 * TURNS - 2
+    assert same_batches([batch.augmented() for batch in by_a_worker], [batch.augmented() for batch in alone])
+
+
 # Batches
 
 
@@ -199,3 +243,15 @@ def test_batches_for_a_gpu_are_pinned_and_the_same_there(samples: TrainSamples, 
         assert batch.to(device).images.device.type == "cuda"
     moved = [batch.to(device).to("cpu") for batch in batches]
     assert same_batches(moved, epoch_of(samples, Share(batch=4)))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("workers", [0, 1])
+def test_what_is_left_to_a_gpu_is_pinned_and_the_same_there(samples: TrainSamples, workers: int) -> None:
+    device, left = torch.device("cuda"), samples.left_to("device")
+    batches = list(train_batches(left, Share(batch=2), 0, workers=workers, device=device))
+    assert all(batch.boxes is not None and batch.boxes.pixels.is_pinned() for batch in batches)
+    for batch, alone in zip(batches, epoch_of(left, Share(batch=2)), strict=True):
+        there = batch.to(device).augmented()
+        assert there.images.is_cuda
+        assert ((there.images.cpu().int() - alone.augmented().images.int()).abs() <= 2).double().mean() > 0.95

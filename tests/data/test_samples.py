@@ -1,8 +1,9 @@
 """Samples are functions of their place; evaluation shows what timm shows; unreadable images end nothing."""
 
+import io
 import math
 import pickle
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -22,14 +23,14 @@ from alltokens.data.samples import (
     EvaluationConfig,
     EvaluationSamples,
     class_numbers,
-    model_classes,
     show_middle,
 )
 from alltokens.errors import UserError
 from alltokens.labels.align import token_targets
+from alltokens.sources.decode import Opened
 from alltokens.sources.source import Source
 
-from ..sources.pictures import noise
+from ..sources.pictures import encoded, noise
 from .pictures import AUGMENT, CLASSES, fields_of, generator, rows_of, samples_of, source_of, store_for
 
 # Training
@@ -45,6 +46,66 @@ def test_a_sample_is_its_image_as_drawn_from_the_seed_of_its_place() -> None:
     assert (sample.number, sample.key, sample.seed) == (1, "class1/09.png", seed)
 
 
+# JPEGs are decoded at a scale
+
+
+def scene(height: int, width: int) -> np.ndarray:
+    """Painted: large discs of bright colours on a slope, whose edges give away a shift of half a pixel."""
+    y, x = np.mgrid[:height, :width] + 0.5
+    picture = np.stack((255 * x / width, 255 * y / height, np.full_like(x, 90)), 2)
+    for row, column, colour in [(0.3, 0.2, (250, 30, 30)), (0.6, 0.7, (20, 240, 60)), (0.95, 0.4, (30, 40, 250))]:
+        disc = (x - column * width) ** 2 + (y - row * height) ** 2 < (0.18 * height) ** 2
+        picture[disc] = colour
+    return picture.round().astype(np.uint8)
+
+
+@dataclass(frozen=True)
+class Scenes:
+    """One picture of odd sides, as a JPEG or without loss."""
+
+    format: str
+
+    def __call__(self, index: int) -> bytes:
+        picture = Image.open(io.BytesIO(encoded(scene(203, 301), "JPEG", quality=95)))
+        return encoded(picture, "JPEG", quality="keep") if self.format == "JPEG" else encoded(picture)
+
+
+def scenes(format: str, size: tuple[int, int]) -> samples_module.TrainSamples:
+    source = Source("scenes", [str(index) for index in range(40)], [0] * 40, ("one",), Scenes(format))
+    return samples_of(source, augment=AugmentConfig(size=size, policy="rand-m9-n2-p1-tweights"))
+
+
+# A quarter of a pixel of what is decoded would be above each of these.
+@pytest.mark.parametrize(("side", "largest"), [(12, 2.5), (24, 1.4), (48, 0.9)])
+def test_a_jpeg_that_is_shrunk_is_decoded_smaller_and_shows_the_same(side: int, largest: float) -> None:
+    jpeg, whole = (scenes(format, (side, side)) for format in ("JPEG", "PNG"))
+    errors, means = [], []
+    for index in range(40):
+        seen, expected = (samples.sample(0, index, index) for samples in (jpeg, whole))
+        assert torch.equal(seen.view, expected.view)
+        difference = seen.image.int() - expected.image.int()
+        errors.append(difference.abs().float().mean())
+        means.append(difference.float().mean())
+    assert np.mean(errors) < largest
+    assert max(errors) < 4 * largest
+    assert abs(np.mean(means)) < 0.3
+
+
+def test_the_scale_is_that_of_the_axis_that_shrinks_less(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    monkeypatch.setattr(
+        Opened,
+        "decoded",
+        lambda self, scale=1: asked.append(scale) or Image.new("RGB", (-(-301 // scale), -(-203 // scale))),
+    )
+    # Of 203 rows and 301 columns, all of which are seen.
+    for size in [(203, 301), (102, 151), (101, 150), (101, 20), (50, 75), (25, 37), (2, 3)]:
+        augment = AugmentConfig(size=size, scale=(1.0, 1.0), ratio=(301 / 203, 301 / 203), policy=None)
+        source = Source("scenes", ["a"], [0], ("one",), Scenes("JPEG"))
+        samples_of(source, augment=augment).sample(0, 0, 0)
+    assert asked == [1, 1, 2, 2, 4, 8, 8]
+
+
 def test_a_batch_has_the_samples_of_its_places_in_their_order(tmp_path: Path) -> None:
     samples, order = samples_of(source_of(), tmp_path / "store"), epoch_order(11, 7, 3)
     batch = samples.batch(3, order, range(4, 8))
@@ -56,6 +117,34 @@ def test_a_batch_has_the_samples_of_its_places_in_their_order(tmp_path: Path) ->
         assert torch.equal(batch.images[row], sample.image)
         assert torch.equal(batch.views[row], sample.view)
         assert (batch.classes[row], batch.seeds[row], batch.keys[row]) == (sample.number, sample.seed, sample.key)
+
+
+# What is left to the device
+
+
+def test_a_batch_that_is_left_to_the_device_becomes_the_one_of_the_workers(tmp_path: Path) -> None:
+    augment = AugmentConfig(size=(16, 24), interpolation="bilinear", policy="rand-m9-n3-p0.7-tweights")
+    samples, order = samples_of(source_of(), tmp_path / "store", augment=augment), epoch_order(11, 7, 3)
+    expected, left = (samples.left_to(where).batch(3, order, range(2, 10)) for where in ("workers", "device"))
+    assert expected.boxes is None
+    assert left.boxes is not None
+    assert left.images.numel() == 0
+    batch = left.to("cpu").augmented()
+    assert batch.boxes is None
+    # Recoloured by the operations of another level, as steep as they are, only few pixels are far off.
+    share = ((batch.images.int() - expected.images.int()).abs() <= 4).double().mean()
+    assert share > 0.9
+    assert fields_of(replace(batch, images=expected.images)) == fields_of(expected)
+    assert batch.augmented() is batch
+
+
+def test_only_what_is_seen_is_handed_over() -> None:
+    augment = AugmentConfig(size=(8, 8), scale=(0.1, 0.1), ratio=(1.0, 1.0), policy=None)
+    batch = samples_of(source_of(), augment=augment).left_to("device").batch(0, torch.arange(11), range(8))
+    assert batch.boxes is not None
+    # A tenth of an image of 12 x 20 is about 5 x 5, and the kernel reaches two pixels further.
+    assert len(batch.boxes.pixels) <= 8 * 9 * 9
+    assert max(max(draw.view.source) for draw in batch.boxes.draws) <= 9
 
 
 def test_score_maps_are_those_of_the_keys(tmp_path: Path) -> None:
@@ -79,8 +168,23 @@ def test_classes_are_numbered_as_the_store_numbers_them(tmp_path: Path) -> None:
     source = source_of(6)
     assert samples_of(source, tmp_path / "store").classes.tolist() == [5, 1, 5, -1, 5, 1]
     assert samples_of(source).classes.tolist() == [0, 1, 0, -1, 0, 1]
-    assert len(model_classes(source, store_for(source, tmp_path / "store"))) == 7
-    assert model_classes(source, None) == CLASSES
+
+
+def test_labels_are_read_where_the_image_is_seen_or_where_the_released_code_reads_them(tmp_path: Path) -> None:
+    exact = samples_of(source_of(), tmp_path / "store")
+    published = samples_module.TrainSamples(
+        exact.source, exact.store, exact.store.classes, AUGMENT, exact.seed, alignment="published"
+    )
+    one, other = (samples.batch(0, torch.arange(11), range(11)) for samples in (exact, published))
+    assert torch.equal(one.images, other.images)
+    for place, (view, moved) in enumerate(zip(one.views, other.views, strict=True)):
+        image = exact.source.image(place)
+        draw = exact.augment.draw(image.height, image.width, torch.Generator().manual_seed(int(one.seeds[place])))
+        top, left, height, width = draw.crop_shares
+        # The corners of the crop, rows and columns exchanged, and what follows the crop as it was.
+        within = (view - torch.tensor([[0, 0, left], [0, 0, top]])) / torch.tensor([[width], [height]])
+        expected = within * torch.tensor([[height], [width]]) + torch.tensor([[0, 0, top], [0, 0, left]])
+        torch.testing.assert_close(moved, expected)
 
 
 def test_a_data_set_without_classes_has_none_in_the_store_either(tmp_path: Path) -> None:
@@ -99,7 +203,7 @@ def test_samples_are_the_same_after_a_pickle(tmp_path: Path) -> None:
 def test_a_store_of_other_images_is_refused(tmp_path: Path) -> None:
     store = store_for(source_of(5), tmp_path / "store")
     with pytest.raises(UserError) as error:
-        samples_module.TrainSamples(source_of(7), store, AUGMENT, 0)
+        samples_module.TrainSamples(source_of(7), store, store.classes, AUGMENT, 0)
     assert str(error.value) == (
         f"label store '{tmp_path / 'store'}' lacks 2 of the 7 images of 'photos', "
         "such as 'class1/05.png', 'class5/06.png'; annotate this data set"

@@ -11,7 +11,7 @@ from torchvision.transforms import InterpolationMode
 from torchvision.transforms.v2 import functional as TF
 
 from alltokens.errors import UserError
-from alltokens.geometry.resample import apply_batch
+from alltokens.geometry.resample import apply_batch, needed
 from alltokens.geometry.view import View
 
 SIZES = [(48, 48), (48, 64), (64, 48), (32, 96)]
@@ -359,6 +359,41 @@ def test_only_turned_views_go_through_the_second_step(monkeypatch):
         view.rotate(1).apply(noise((48, 64)))
 
 
+# Boxes and padding
+
+
+@each_size
+@each_kernel
+@each_path
+def test_no_pixel_outside_the_box_that_is_needed_changes_the_canvas(path, interpolation, size):
+    turned = [random_chain(size, Random(seed)) for seed in range(6)]
+    straight = [View.of(*size).crop(9.5, 4, 20, 15).resize(*target).hflip() for target in [(30, 40), (7, 5)]]
+    for view in turned + straight:
+        left, top, right, bottom = needed(view, interpolation)
+        # Far from black and white, as Pillow clips between the axes, which it may take in another order.
+        pixels, other = noise(size) // 2 + 64, noise(size, seed=1)
+        other[:, top:bottom, left:right] = pixels[:, top:bottom, left:right]
+        seen, expected = (PATHS[path](view, image, interpolation, 9) for image in (other, pixels))
+        assert torch.equal(seen, expected)
+        part = view.within(top, left, bottom - top, right - left)
+        seen = PATHS[path](part, pixels[:, top:bottom, left:right], interpolation, 9)
+        assert (seen.int() - expected.int()).abs().max() <= (2 if path == "pillow" else 1)
+
+
+@each_kernel
+def test_what_pads_an_image_is_not_seen(interpolation):
+    sizes = [(48, 64), (40, 70), (33, 20), (1, 1)]
+    views = [random_chain((48, 64), Random(3)).resize(30, 20), View.of(40, 70).crop(-5, 3, 60, 50).resize(30, 20)]
+    views += [View.of(33, 20).rotate(30).resize(30, 20), View.of(1, 1).resize(30, 20)]
+    padded, alone = [], []
+    for seed, (view, (height, width)) in enumerate(zip(views, sizes, strict=True)):
+        image = noise((52, 71), seed=seed)
+        padded.append(image)
+        alone.append(view.apply(image[:, :height, :width], interpolation, 7))
+    seen = apply_batch(torch.stack(padded), views, interpolation, 7, padded=True)
+    assert (seen.int() - torch.stack(alone).int()).abs().max() <= 1
+
+
 # Fill and types
 
 
@@ -390,6 +425,9 @@ def test_autocast_costs_no_precision():
 VIEW = View.of(12, 16)
 ERRORS = {
     "a view of an image of 12 x 16 pixels was given one of 16 x 12": lambda: VIEW.apply(noise((16, 12))),
+    "a view of an image of 12 x 16 pixels was given one of 20 x 15": lambda: apply_batch(
+        noise((20, 15))[None], [VIEW], padded=True
+    ),
     "interpolation must be bilinear or bicubic; got 'nearest'": lambda: VIEW.apply(noise((12, 16)), "nearest"),
     "fill must be one number or one for each of 3 channels; got (1, 2)": lambda: VIEW.apply(
         pillow(noise((12, 16))), fill=(1, 2)

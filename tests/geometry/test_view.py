@@ -241,3 +241,20 @@ def test_what_makes_no_view_is_refused_in_one_sentence(sentence):
     with pytest.raises(UserError) as error:
         ERRORS[sentence](View.of(12, 16))
     assert str(error.value) == sentence
+
+
+@pytest.mark.parametrize("factor", [2, 4, 8])
+def test_a_coarser_image_is_seen_at_the_same_points(factor):
+    view = View.of(37, 50).crop(3, 5, 20, 30).resize(11, 13).rotate(20)
+    coarser = view.coarser(factor)
+    assert (coarser.size, coarser.source) == (view.size, (-(-37 // factor), -(-50 // factor)))
+    np.testing.assert_allclose(factor * np.array(coarser.matrix), view.matrix, rtol=0, atol=1e-12)
+    assert view.coarser(1) == view
+
+
+def test_a_part_of_an_image_is_seen_at_the_same_points():
+    view = View.of(37, 50).crop(3, 5, 20, 30).resize(11, 13).rotate(20)
+    part = view.within(4, 7, 30, 40)
+    assert (part.size, part.source) == (view.size, (30, 40))
+    moved = np.array([[0, 0, 7], [0, 0, 4]])
+    np.testing.assert_allclose(np.array(part.matrix) + moved, view.matrix, rtol=0, atol=1e-12)

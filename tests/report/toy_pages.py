@@ -44,6 +44,7 @@ def toy_run(classes: Sequence[str], images: int = 40, epochs: int = 300, validat
         validation=EvaluationSamples(source, tuple(classes), EvaluationConfig(size=SIZE)) if validation else None,
         classes=tuple(classes),
         epochs=epochs,
+        repeats=1,
         config="seed: 0\nbatch: 8\n",
         environment={"command": ["/usr/bin/alltokens", "train", "lvvit_s plain"], "torch": "2.15"},
     )

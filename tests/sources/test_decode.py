@@ -12,7 +12,7 @@ import pytest
 from PIL import Image, ImageOps, PngImagePlugin
 
 from alltokens.sources import decode as decode_module
-from alltokens.sources.decode import ENDINGS, FORMATS, LARGEST, Unreadable, decode
+from alltokens.sources.decode import ENDINGS, FORMATS, LARGEST, Unreadable, decode, open_upright
 
 from .pictures import encoded, noise
 
@@ -192,6 +192,61 @@ def test_a_truncated_image_is_refused(format):
         r"the image cannot be decoded \(.*(truncated|broken data stream|unrecognized).*\)",
         reason(data[: len(data) * 2 // 3]),
     )
+
+
+# Scales
+
+
+def opened(image: np.ndarray | Image.Image = None, format: str = "JPEG", **options):
+    return open_upright(encoded(noise(37, 50) if image is None else image, format, **options))
+
+
+@pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
+@pytest.mark.parametrize("scale", [1, 2, 4, 8])
+def test_a_jpeg_at_a_scale_is_what_pillow_drafts(scale, mode):
+    data = encoded(Image.fromarray(noise(37, 50)).convert(mode), "JPEG")
+    drafted = Image.open(decode_module.BytesIO(data))
+    drafted.draft(None, (50 // scale, 37 // scale))
+    found = open_upright(data).decoded(scale)
+    assert (found.mode, found.size) == ("RGB", (-(-50 // scale), -(-37 // scale)))
+    assert found.tobytes() == drafted.convert("RGB").tobytes()
+
+
+def test_the_size_of_a_jpeg_is_known_before_it_is_decoded(monkeypatch):
+    image = opened()
+    monkeypatch.setattr("PIL.JpegImagePlugin.JpegImageFile.load_prepare", lambda _: pytest.fail("it was decoded"))
+    assert (opened().size, image.scales) == ((37, 50), (1, 2, 4, 8))
+
+
+@pytest.mark.parametrize("scale", [1, 2, 4, 8])
+def test_a_scale_is_offered_where_a_pixel_is_left(scale):
+    small = opened(noise(scale, 40))
+    assert small.scales[-1] == scale
+    assert small.decoded(scale).size == (40 // scale, 1)
+    assert opened(noise(max(1, scale - 1), 40)).scales[-1] < scale or scale == 1
+
+
+@pytest.mark.parametrize("format", ["PNG", "WEBP", "BMP"])
+def test_other_formats_are_decoded_whole(format):
+    image = opened(format=format)
+    assert (image.size, image.scales) == ((37, 50), (1,))
+
+
+@pytest.mark.parametrize("tag", range(1, 9))
+def test_a_jpeg_that_is_to_be_turned_is_decoded_whole_and_has_the_size_it_is_turned_to(tag):
+    exif = Image.Exif()
+    exif[0x0112] = tag
+    image = opened(exif=exif)
+    assert image.size == ((50, 37) if tag >= 5 else (37, 50))
+    assert image.scales == ((1, 2, 4, 8) if tag == 1 else (1,))
+    assert image.decoded().size == image.size[::-1]
+
+
+def test_a_jpeg_that_is_damaged_after_its_header_is_refused_when_it_is_decoded():
+    data = encoded(noise(40, 40), "JPEG")
+    image = open_upright(data[: len(data) * 2 // 3])
+    with pytest.raises(Unreadable, match=r"^the image cannot be decoded \(.*truncated.*\)$"):
+        image.decoded()
 
 
 def test_an_empty_image_is_refused():

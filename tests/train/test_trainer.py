@@ -17,6 +17,7 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
+from alltokens.augment.pipeline import AugmentConfig
 from alltokens.data.loader import train_batches
 from alltokens.data.order import Share
 from alltokens.errors import UserError
@@ -136,6 +137,30 @@ def test_a_run_that_is_stopped_goes_on_as_if_it_had_not_been(data: Path, tmp_pat
         assert stopped.value.status == 143
     train(config, tmp_path / "run", MACHINE, silent)
     assert_same(tmp_path / "whole", tmp_path / "run")
+
+
+def test_a_run_whose_device_augments_goes_on_after_a_stop_as_well(data: Path, tmp_path: Path):
+    config, machine = toy_config(data), replace(MACHINE, augment="device")
+    train(config, tmp_path / "whole", machine, silent)
+    for step, workers in [(2, 2), (5, 0)]:
+        with pytest.raises(Stopped):
+            train(config, tmp_path / "run", replace(machine, workers=workers), stop_at(step))
+    train(config, tmp_path / "run", machine, silent)
+    assert_same(tmp_path / "whole", tmp_path / "run")
+
+
+def test_what_augments_makes_no_difference_beyond_rounding(data: Path, tmp_path: Path):
+    # Without the operations that make much of a level more or less, and with the kernel that torch shares with Pillow.
+    augment = AugmentConfig(size=SIZE, interpolation="bilinear", policy="rand-m9-n2-tweights")
+    config = toy_config(data, augment=augment)
+    for where in ("workers", "device"):
+        train(config, tmp_path / where, replace(MACHINE, augment=where), silent)
+    one, other = (metrics(tmp_path / where) for where in ("workers", "device"))
+    for mine, theirs in zip(one, other, strict=True):
+        assert mine["train_loss"] == pytest.approx(theirs["train_loss"], rel=0.02)
+    # Another seed makes another run of it.
+    train(replace(config, seed=1), tmp_path / "seed", MACHINE, silent)
+    assert metrics(tmp_path / "seed")[0]["train_loss"] != pytest.approx(one[0]["train_loss"], rel=0.02)
 
 
 def test_a_finished_run_has_nothing_left_to_do(data: Path, tmp_path: Path):

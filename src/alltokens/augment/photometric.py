@@ -9,11 +9,13 @@ from timm.data.auto_augment import NAME_TO_OP
 from torch import Tensor
 from torch.nn import functional as F
 
+from alltokens.geometry.resample import sent
 from alltokens.geometry.view import Number
 from alltokens.shapes import Float, Int, UInt8
 
 Images = UInt8[Tensor, "b 3 h w"]
 Arguments = Float[Tensor, "b"]
+"""On the CPU, where they were drawn."""
 
 
 class Operation(NamedTuple):
@@ -56,8 +58,8 @@ def apply_batch(images: Images, operations: Sequence[Sequence[Operation]]) -> Im
                 groups.setdefault(drawn[place].kind, []).append(index)
         for kind, indices in groups.items():
             arguments = [operations[index][place].arguments[:1] or (0.0,) for index in indices]
-            column = torch.tensor(arguments, dtype=torch.float64, device=images.device)[:, 0]
-            where = torch.tensor(indices, device=images.device)
+            column = torch.tensor(arguments, dtype=torch.float64)[:, 0]
+            where = sent(torch.tensor(indices), images.device)
             images[where] = BATCHED[kind](images[where], column)
     return images
 
@@ -95,17 +97,17 @@ def invert(images: Images, _: Arguments) -> Images:
 def posterize(images: Images, bits: Arguments) -> Images:
     """The highest bits only."""
     mask = (256 - 2 ** (8 - bits.clamp(max=8))).byte()
-    return images & mask[:, None, None, None]
+    return images & of_each(images, mask)
 
 
 def solarize(images: Images, threshold: Arguments) -> Images:
     """The negative of what is bright."""
-    return torch.where(images < threshold[:, None, None, None], images, 255 - images)
+    return torch.where(images < of_each(images, threshold), images, 255 - images)
 
 
 def solarize_add(images: Images, added: Arguments) -> Images:
     """What is dark made brighter."""
-    brighter = (images.long() + added.long()[:, None, None, None]).clamp(max=255).byte()
+    brighter = (images.long() + of_each(images, added.long())).clamp(max=255).byte()
     return torch.where(images < 128, brighter, images)
 
 
@@ -145,7 +147,7 @@ def sharpness(images: Images, factor: Arguments) -> Images:
 
 def gaussian_blur(images: Images, radius: Arguments) -> Images:
     """Pillow's approximation: three box blurs along rows, then three along columns, each rounded to 8 bits."""
-    weights = box_weights(box_radius(radius.cpu())).to(images.device)
+    weights = sent(box_weights(box_radius(radius)), images.device)
     x = images.long()
     for _ in range(2):
         for _ in range(3):
@@ -185,14 +187,19 @@ def box_blurred(x: Int[Tensor, "b c h w"], weights: Int[Tensor, "b k"]) -> Int[T
 
 def grey(images: Images) -> UInt8[Tensor, "b 1 h w"]:
     """Luminance as Pillow rounds it."""
-    weights = torch.tensor([19595, 38470, 7471], device=images.device)[:, None, None]
-    return (((images.long() * weights).sum(1, keepdim=True) + 0x8000) >> 16).byte()
+    red, green, blue = images.long().split(1, 1)
+    return ((19595 * red + 38470 * green + 7471 * blue + 0x8000) >> 16).byte()
 
 
 def blended(one: Tensor, other: Images, factor: Arguments) -> Images:
     """one + factor (other - one), truncated as Pillow does."""
     first = one.float()
-    return (first + factor.float()[:, None, None, None] * (other.float() - first)).clamp(0, 255).byte()
+    return (first + of_each(other, factor.float()) * (other.float() - first)).clamp(0, 255).byte()
+
+
+def of_each(images: Images, numbers: Tensor) -> Tensor:
+    """One number for each image, to compute with its pixels."""
+    return sent(numbers, images.device)[:, None, None, None]
 
 
 BATCHED: dict[str, Callable[[Images, Arguments], Images]] = {

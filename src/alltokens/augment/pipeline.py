@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
-import numpy
 import torch
 from PIL import Image
-from timm.data.auto_augment import auto_augment_transform, rand_augment_transform
+from timm.data.auto_augment import AugmentOp, RandAugment, auto_augment_transform, rand_augment_transform
 from timm.data.transforms import RandomResizedCropAndInterpolation
 from torch import Tensor
 
@@ -80,6 +79,14 @@ class Draw:
     operations: Record
     """Changes of colour, in the order they were drawn."""
     fill: tuple[int, int, int]
+    box: tuple[int, int, int, int]
+    """Top, left, height and width of the crop that the view begins with, in pixels."""
+
+    @property
+    def crop_shares(self) -> tuple[float, float, float, float]:
+        """The crop in parts of the image."""
+        (top, left, height, width), (rows, columns) = self.box, self.view.source
+        return top / rows, left / columns, height / rows, width / columns
 
 
 class Augment:
@@ -101,15 +108,14 @@ class Augment:
                 interpolation = random.choice(("bilinear", "bicubic"))
             view = view.hflip() if random.random() < config.hflip else view
             view = view.vflip() if random.random() < config.vflip else view
-            drawn: Record = () if self.policy is None else self.policy(())
-            drawn += jitter(config.color_jitter)
+            drawn = drawn_by(self.policy) + jitter(config.color_jitter)
             operations = []
             for operation in drawn:
                 if operation.kind in GEOMETRIC:
                     view = GEOMETRIC[operation.kind](view, *operation.arguments)
                 else:
                     operations.append(operation)
-            return Draw(view, interpolation, tuple(operations), config.fill)
+            return Draw(view, interpolation, tuple(operations), config.fill, box)
 
 
 def apply(draw: Draw, image: Image.Image) -> Image.Image:
@@ -118,13 +124,16 @@ def apply(draw: Draw, image: Image.Image) -> Image.Image:
     return photometric.apply_pillow(canvas, draw.operations)
 
 
-def apply_batch(draws: Sequence[Draw], images: UInt8[Tensor, "b 3 H W"]) -> UInt8[Tensor, "b 3 h w"]:
-    """Images of one size on any device as they were drawn."""
+def apply_batch(
+    draws: Sequence[Draw], images: UInt8[Tensor, "b 3 H W"], padded: bool = False
+) -> UInt8[Tensor, "b 3 h w"]:
+    """Images of one size on any device as they were drawn; where they are padded, each is as large as its view says."""
     canvases = images.new_empty(len(draws), 3, *draws[0].view.size)
     ways = [(draw.interpolation, draw.fill) for draw in draws]
     for way in set(ways):
-        chosen = [index for index, other in enumerate(ways) if other == way]
-        canvases[chosen] = resample.apply_batch(images[chosen], [draws[index].view for index in chosen], *way)
+        places = [index for index, other in enumerate(ways) if other == way]
+        where = resample.sent(torch.tensor(places), images.device)
+        canvases[where] = resample.apply_batch(images[where], [draws[index].view for index in places], *way, padded)
     return photometric.apply_batch(canvases, [draw.operations for draw in draws])
 
 
@@ -145,6 +154,32 @@ def recording_policy(config: AugmentConfig) -> Any:
     return policy
 
 
+def drawn_by(policy: Any) -> Record:
+    """What a recording policy would do to one image."""
+    if isinstance(policy, RandAugment):
+        record: Record = ()
+        for operation in chosen(policy):
+            record = operation(record)
+        return record
+    return () if policy is None else policy(())
+
+
+def chosen(policy: RandAugment) -> list[AugmentOp]:
+    """Operations of one image: with weights, none comes twice.
+
+    timm has NumPy choose, with the same chances; to put NumPy's global state back would take longer than all the rest.
+    """
+    if policy.choice_weights is None:
+        return random.choices(policy.ops, k=policy.num_layers)
+    weights, places = list(policy.choice_weights), range(len(policy.ops))
+    operations = []
+    for _ in range(policy.num_layers):
+        (place,) = random.choices(places, weights)
+        operations.append(policy.ops[place])
+        weights[place] = 0.0
+    return operations
+
+
 def add_to_record(kind: str, record: Record, *arguments: Number, **_pillow: Any) -> Record:
     """Stands for timm's function of that kind."""
     if kind == "gaussian_blur_rand":
@@ -163,13 +198,10 @@ def jitter(strength: float) -> Record:
 
 @contextmanager
 def timms_randomness(generator: torch.Generator) -> Iterator[None]:
-    """Let timm, which draws from Python's and NumPy's global state, draw from the generator; both states come back."""
-    seed = int(torch.randint(2**32, (), generator=generator))
-    python, arrays = random.getstate(), numpy.random.get_state()
-    random.seed(seed)
-    numpy.random.seed(seed)
+    """Let timm, which draws from Python's global state, draw from the generator; the state comes back."""
+    state = random.getstate()
+    random.seed(int(torch.randint(2**32, (), generator=generator)))
     try:
         yield
     finally:
-        random.setstate(python)
-        numpy.random.set_state(arrays)
+        random.setstate(state)

@@ -14,6 +14,7 @@ from tyro.conf import Positional, UseCounterAction
 
 from alltokens.cli.device import own_device
 from alltokens.cli.flags import parse
+from alltokens.data.samples import AugmentedBy
 from alltokens.errors import require
 from alltokens.plain import to_plain
 from alltokens.progress import progress
@@ -50,7 +51,9 @@ class Flags:
     run: Path | None = None
     """The run's folder; None is runs/RECIPE."""
     workers: int = min(16, os.cpu_count() or 1)
-    """Processes that decode and augment."""
+    """Processes that decode, and augment where the device does not."""
+    augment: AugmentedBy = "workers"
+    """What resamples and recolours images: the workers or, where they are too slow for a GPU, the device."""
     compile: bool = False
     """Compile the step: a minute or more before the first, faster ones after it."""
     shard: bool = False
@@ -69,7 +72,16 @@ class Flags:
     def machine(self) -> Machine:
         """What has no part in the result."""
         boards = Boards(tensorboard=self.tensorboard, wandb=self.wandb)
-        return Machine(own_device(), self.workers, self.compile, self.shard, self.recompute, self.deterministic, boards)
+        return Machine(
+            own_device(),
+            self.workers,
+            self.compile,
+            self.shard,
+            self.recompute,
+            self.deterministic,
+            boards,
+            self.augment,
+        )
 
 
 def run(arguments: list[str]) -> None:

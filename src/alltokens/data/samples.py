@@ -1,46 +1,79 @@
 """One image of an epoch as the model is to see it, and batches of them, for training and for evaluation."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from copy import copy
+from dataclasses import dataclass, replace
 from typing import Literal
 
+import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
-from torchvision.transforms.functional import pil_to_tensor
 
+from alltokens.augment.boxes import cut
 from alltokens.augment.pipeline import Augment, AugmentConfig, apply
 from alltokens.data.batch import Batch, Sample
+from alltokens.data.memory import Memory
 from alltokens.data.order import sample_seed
 from alltokens.errors import UserError, require
+from alltokens.geometry.resample import scales
 from alltokens.geometry.view import View
+from alltokens.labels.published import Alignment, published_view
 from alltokens.labels.store import LabelStore, require_match, the_first
-from alltokens.shapes import Int
+from alltokens.shapes import Int, UInt8
 from alltokens.sources.decode import LARGEST, Unreadable
 from alltokens.sources.source import Source
 
+AugmentedBy = Literal["workers", "device"]
 FURTHEST = 64
 """Images in a row that cannot be read: with as many, the data is not there."""
 
 
 class TrainSamples:
-    """Augmented images, each a function of its place in the epoch; with a store, what the annotator says of them."""
+    """Augmented images, each a function of its place in the epoch; with a store, what the annotator says of them.
 
-    def __init__(self, source: Source, store: LabelStore | None, config: AugmentConfig, seed: int) -> None:
+    `classes` are the model's, by name; `alignment` says which part of an annotator's map goes with a part of the image.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        store: LabelStore | None,
+        classes: Sequence[str],
+        config: AugmentConfig,
+        seed: int,
+        alignment: Alignment = "exact",
+    ) -> None:
         if store is not None:
             require_match(store, source)
-        self.source, self.store, self.seed = source, store, seed
+        self.source, self.store, self.seed, self.alignment = source, store, seed, alignment
         self.augment = Augment(config)
-        self.classes = class_numbers(source, model_classes(source, store))
+        self.augmented_by: AugmentedBy = "workers"
+        self.classes = class_numbers(source, classes)
+
+    def left_to(self, place: AugmentedBy) -> "TrainSamples":
+        """The same samples, resampled and recoloured by workers or, in batches, on the device."""
+        others = copy(self)
+        others.augmented_by = place
+        return others
 
     def sample(self, epoch: int, place: int, index: int) -> Sample:
         """An image of the source at a place of an epoch; raises Unreadable."""
-        image = self.source.image(index)
+        opened = self.source.opened(index)
         seed = sample_seed(self.seed, epoch, place)
-        draw = self.augment.draw(image.height, image.width, torch.Generator().manual_seed(seed))
-        pixels = pil_to_tensor(apply(draw, image))
-        return Sample(pixels, draw.view.normalized(), int(self.classes[index]), self.source.keys[index], seed)
+        draw = self.augment.draw(*opened.size, torch.Generator().manual_seed(seed))
+        scale = scale_of(draw.view, opened.scales)
+        seen, image = replace(draw, view=draw.view.coarser(scale)), opened.decoded(scale)
+        left = None
+        if self.augmented_by == "device":
+            left, image = cut(seen, image)
+        else:
+            image = apply(seen, image)
+        view = draw.view.normalized()
+        if self.alignment == "published":
+            view = published_view(view, draw.crop_shares)
+        return Sample(tensor_of(image), view, int(self.classes[index]), self.source.keys[index], seed, left)
 
     def sample_or_earlier(self, epoch: int, place: int, order: Int[Tensor, " images"]) -> Sample:
         """The sample of a place; where its image cannot be read, the nearest before it in the epoch stands in.
@@ -58,13 +91,18 @@ class TrainSamples:
             f"{tries} images of '{self.source.name}' in a row cannot be read, {reason}; see that they are there"
         )
 
-    def batch(self, epoch: int, order: Int[Tensor, " images"], places: range) -> Batch:
+    def batch(self, epoch: int, order: Int[Tensor, " images"], places: range, memory: Memory | None = None) -> Batch:
         """The samples of some places of an epoch; maps are read at once."""
-        samples = [self.sample_or_earlier(epoch, place, order) for place in places]
-        keys = [self.source.keys[int(order[place])] for place in places]
-        skipped = [key for key, sample in zip(keys, samples, strict=True) if sample.key != key]
-        maps = None if self.store is None else self.store.read([sample.key for sample in samples])
-        return Batch.of(samples, self.augment.config.size, maps, skipped)
+        skipped = []
+
+        def samples() -> Iterator[Sample]:
+            for place in places:
+                sample, key = self.sample_or_earlier(epoch, place, order), self.source.keys[int(order[place])]
+                skipped.extend([key] if sample.key != key else [])
+                yield sample
+
+        batch = Batch.of(samples(), self.augment.config.size, None, skipped, memory)
+        return batch if self.store is None else replace(batch, score_maps=self.store.read(batch.keys))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,17 +131,20 @@ class EvaluationSamples:
     def sample(self, index: int) -> Sample:
         """An image of the source; raises Unreadable."""
         image, view = show_middle(self.source.image(index), self.config)
-        return Sample(pil_to_tensor(image), view.normalized(), int(self.classes[index]), self.source.keys[index], 0)
+        return Sample(tensor_of(image), view.normalized(), int(self.classes[index]), self.source.keys[index], 0)
 
-    def batch(self, places: range) -> Batch:
+    def batch(self, places: range, memory: Memory | None = None) -> Batch:
         """The images at these places, without those that cannot be read: another in their place would count twice."""
-        samples, skipped = [], []
-        for index in places:
-            try:
-                samples.append(self.sample(index))
-            except Unreadable:
-                skipped.append(self.source.keys[index])
-        return Batch.of(samples, self.config.size, None, skipped)
+        skipped = []
+
+        def samples() -> Iterator[Sample]:
+            for index in places:
+                try:
+                    yield self.sample(index)
+                except Unreadable:
+                    skipped.append(self.source.keys[index])
+
+        return Batch.of(samples(), self.config.size, None, skipped, memory)
 
 
 def show_middle(image: Image.Image, config: EvaluationConfig) -> tuple[Image.Image, View]:
@@ -125,9 +166,14 @@ def show_middle(image: Image.Image, config: EvaluationConfig) -> tuple[Image.Ima
     return whole.apply(image, config.interpolation).crop((left, top, left + width, top + height)), view
 
 
-def model_classes(source: Source, store: LabelStore | None) -> tuple[str, ...]:
-    """Names of the classes of a model that is trained on this data: a store's, whose numbers its maps have."""
-    return tuple(source.classes) if store is None else store.classes
+def scale_of(view: View, offered: Sequence[int]) -> int:
+    """The smallest image in which a view still finds all that it shows; evaluation and annotation take the whole."""
+    return max((scale for scale in offered if scale <= min(scales(view))), default=1)
+
+
+def tensor_of(image: Image.Image) -> UInt8[Tensor, "3 h w"]:
+    """Pixels in the order that Pillow has them, channels last."""
+    return torch.from_numpy(np.array(image)).permute(2, 0, 1)
 
 
 def class_numbers(source: Source, classes: Sequence[str]) -> Int[Tensor, " images"]:

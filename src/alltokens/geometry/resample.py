@@ -27,6 +27,8 @@ WORTH_SHRINKING = 1.1
 """A turned view that shrinks by less is not resized first: that would blur more than it spares aliasing."""
 MARGIN = 3
 """Pixels kept around what a turned view shows, for the kernel's reach."""
+REACH = {"bilinear": 1, "bicubic": 2}
+"""Pixels that a kernel reaches to either side, where it is not stretched."""
 
 
 def apply(view: View, image: Picture, interpolation: str = "bilinear", fill: Fill = 0) -> Picture:
@@ -38,8 +40,13 @@ def apply(view: View, image: Picture, interpolation: str = "bilinear", fill: Fil
     return apply_pillow(view, image, interpolation, fill)
 
 
-def apply_batch(images: Tensor, views: Sequence[View], interpolation: str = "bilinear", fill: Fill = 0) -> Tensor:
-    """Canvases [b, c, h, w] of images [b, c, H, W], uint8 or floating, through views that share one canvas size."""
+def apply_batch(
+    images: Tensor, views: Sequence[View], interpolation: str = "bilinear", fill: Fill = 0, padded: bool = False
+) -> Tensor:
+    """Canvases [b, c, h, w] of images [b, c, H, W], uint8 or floating, through views that share one canvas size.
+
+    Where they are padded, each is as large as its view says, and what lies below and to the right of it is not seen.
+    """
     if images.ndim != 4 or len(images) != len(views) or not views:
         raise UserError(
             "a batch needs the shape [images, channels, height, width] and a view for each image; "
@@ -47,8 +54,10 @@ def apply_batch(images: Tensor, views: Sequence[View], interpolation: str = "bil
         )
     if images.dtype != torch.uint8 and not images.is_floating_point():
         raise UserError(f"images must be uint8 or floating; got {images.dtype}")
+    height, width = images.shape[2:]
     for view in views:
-        check(view, (images.shape[2], images.shape[3]), images.shape[1], interpolation, fill)
+        is_within = padded and view.source[0] <= height and view.source[1] <= width
+        check(view, view.source if is_within else (height, width), images.shape[1], interpolation, fill)
         if view.size != views[0].size:
             raise UserError(
                 f"the views of a batch must share one canvas size; got {by(views[0].size)} and {by(view.size)}"
@@ -57,7 +66,7 @@ def apply_batch(images: Tensor, views: Sequence[View], interpolation: str = "bil
     pixels = images if images.dtype == torch.float64 else images.float()
     with torch.autocast(images.device.type, enabled=False):
         canvases = resample(pixels, views, interpolation)
-    background = torch.tensor(fill, dtype=pixels.dtype, device=pixels.device).reshape(-1, 1, 1)
+    background = beside(pixels, fill).reshape(-1, 1, 1)
     canvases = torch.where(shows_image(views, pixels)[:, None], canvases, background)
     return canvases.round().clamp(0, 255).byte() if images.dtype == torch.uint8 else canvases.to(images.dtype)
 
@@ -172,27 +181,47 @@ class Shrink:
     """Maps a canvas point to a point of the resized box."""
 
 
-def shrink(view: View) -> Shrink:
-    """Scales along the image's axes such that what is left to do keeps areas and treats both axes alike."""
-    (a, b, e), (c, d, f) = view.matrix
+def scales(view: View) -> tuple[float, float]:
+    """Image pixels to a canvas pixel along the image's axes: what is left to do then keeps areas, both axes alike."""
+    (a, b, _), (c, d, _) = view.matrix
     area, aspect = abs(a * d - b * c), math.hypot(a, b) / math.hypot(c, d)
-    (height, width), (from_height, from_width) = view.size, view.source
-    x_ends = [e + min(a, 0) * width + min(b, 0) * height, e + max(a, 0) * width + max(b, 0) * height]
-    y_ends = [f + min(c, 0) * width + min(d, 0) * height, f + max(c, 0) * width + max(d, 0) * height]
-    left, right, columns = shrink_axis(x_ends[0], x_ends[1], math.sqrt(area * aspect), from_width)
-    top, bottom, rows = shrink_axis(y_ends[0], y_ends[1], math.sqrt(area / aspect), from_height)
+    return math.sqrt(area * aspect), math.sqrt(area / aspect)
+
+
+def shrink(view: View) -> Shrink:
+    """For a view that is turned or sheared."""
+    (a, b, e), (c, d, f) = view.matrix
+    x_scale, y_scale = (scale if scale > WORTH_SHRINKING else 1.0 for scale in scales(view))
+    left, top, right, bottom = seen(view, MARGIN * x_scale, MARGIN * y_scale)
+    columns, rows = max(1, round((right - left) / x_scale)), max(1, round((bottom - top) / y_scale))
     x, y = columns / (right - left), rows / (bottom - top)
     turn = ((a * x, b * x, (e - left) * x), (c * y, d * y, (f - top) * y))
     return Shrink((left, top, right, bottom), (rows, columns), turn)
 
 
-def shrink_axis(low: float, high: float, scale: float, length: int) -> tuple[int, int, int]:
-    """First and last pixel of an image axis that a view shows between two points, and how many to make of them."""
-    scale = scale if scale > WORTH_SHRINKING else 1.0
-    # A view that shows nothing of the image keeps its outermost pixel.
-    first = min(max(0, math.floor(low - MARGIN * scale)), length - 1)
-    last = max(min(length, math.ceil(high + MARGIN * scale)), first + 1)
-    return first, last, max(1, round((last - first) / scale))
+def seen(view: View, x_reach: float, y_reach: float) -> tuple[int, int, int, int]:
+    """Left, top, right and bottom of the whole pixels that a view shows, and as far beside them as it reaches."""
+    (a, b, e), (c, d, f) = view.matrix
+    (height, width), (from_height, from_width) = view.size, view.source
+    left, right = e + min(a, 0) * width + min(b, 0) * height, e + max(a, 0) * width + max(b, 0) * height
+    top, bottom = f + min(c, 0) * width + min(d, 0) * height, f + max(c, 0) * width + max(d, 0) * height
+    left, right = seen_of_axis(left - x_reach, right + x_reach, from_width)
+    top, bottom = seen_of_axis(top - y_reach, bottom + y_reach, from_height)
+    return left, top, right, bottom
+
+
+def seen_of_axis(low: float, high: float, length: int) -> tuple[int, int]:
+    """First and last pixel of an image axis between two points; a view that shows none keeps the outermost."""
+    first = min(max(0, math.floor(low)), length - 1)
+    return first, max(min(length, math.ceil(high)), first + 1)
+
+
+def needed(view: View, interpolation: str) -> tuple[int, int, int, int]:
+    """Left, top, right and bottom of the box outside of which no pixel of an image changes the canvas."""
+    # What is resized for a turned view has a margin, and the kernel reaches beyond that.
+    reach = REACH[interpolation] + (0 if view.is_axis_aligned else MARGIN)
+    x_scale, y_scale = scales(view)
+    return seen(view, reach * max(1.0, x_scale), reach * max(1.0, y_scale))
 
 
 # Tensors
@@ -206,7 +235,7 @@ def resample(images: Float[Tensor, "b c H W"], views: Sequence[View], interpolat
     if len(turned) == len(views):
         return shrink_and_turn(images, views, interpolation)
     straight = [i for i, view in enumerate(views) if view.is_axis_aligned]
-    order = torch.tensor(straight + turned, device=images.device)
+    order = sent(torch.tensor(straight + turned), images.device)
     canvases = torch.cat(
         (
             resize(images[order[: len(straight)]], [views[i] for i in straight], interpolation),
@@ -219,8 +248,8 @@ def resample(images: Float[Tensor, "b c H W"], views: Sequence[View], interpolat
 def resize(images: Float[Tensor, "b c H W"], views: Sequence[View], interpolation: str) -> Float[Tensor, "b c h w"]:
     """Axis-aligned views."""
     height, width = views[0].size
-    rows = [(view.matrix[1][1], view.matrix[1][2], height) for view in views]
-    columns = [(view.matrix[0][0], view.matrix[0][2], width) for view in views]
+    rows = [(view.matrix[1][1], view.matrix[1][2], height, view.source[0]) for view in views]
+    columns = [(view.matrix[0][0], view.matrix[0][2], width, view.source[1]) for view in views]
     return separable(images, rows, columns, interpolation)
 
 
@@ -228,17 +257,20 @@ def shrink_and_turn(
     images: Float[Tensor, "b c H W"], views: Sequence[View], interpolation: str
 ) -> Float[Tensor, "b c h w"]:
     """Turned and sheared views; the second step's bicubic kernel is torch's (a = -0.75), Pillow's there has a = -1."""
-    parts = [shrink(view) for view in views]
-    rows = [((part.box[3] - part.box[1]) / part.size[0], float(part.box[1]), part.size[0]) for part in parts]
-    columns = [((part.box[2] - part.box[0]) / part.size[1], float(part.box[0]), part.size[1]) for part in parts]
+    parts = [(shrink(view), view.source) for view in views]
+    rows, columns = [], []
+    for part, (from_height, from_width) in parts:
+        left, top, right, bottom = part.box
+        rows.append(((bottom - top) / part.size[0], float(top), part.size[0], from_height))
+        columns.append(((right - left) / part.size[1], float(left), part.size[1], from_width))
     shrunk = separable(images, rows, columns, interpolation)
-    points = canvas_points([part.turn for part in parts], views[0].size, images)
-    grid = 2 * points / points.new_tensor([shrunk.shape[3], shrunk.shape[2]]) - 1
+    points = canvas_points([part.turn for part, _ in parts], views[0].size, images)
+    grid = 2 * points / beside(points, [shrunk.shape[3], shrunk.shape[2]]) - 1
     return F.grid_sample(shrunk, grid, mode=interpolation, padding_mode="border", align_corners=False)
 
 
-Axis = tuple[float, float, int]
-"""Scale and offset of the map from an output axis to an input axis, and how many output pixels there are."""
+Axis = tuple[float, float, int, int]
+"""Scale and offset of the map from an output axis to an input axis, and how many pixels each of the two has."""
 
 
 def separable(
@@ -250,13 +282,14 @@ def separable(
 
 
 def weights(axes: Sequence[Axis], length: int, interpolation: str, like: Tensor) -> Float[Tensor, "b n length"]:
-    """What each output pixel takes of each of `length` input pixels."""
-    scale, offset, count = torch.tensor(axes, dtype=like.dtype, device=like.device).T[:, :, None]
+    """What each output pixel takes of each of `length` input pixels, nothing of those that pad an image."""
+    scale, offset, count, own = beside(like, axes).T[:, :, None]
     output = torch.arange(max(axis[2] for axis in axes), dtype=like.dtype, device=like.device)
     # Outputs beyond the image are overwritten with fill; brought to its edge, they have weights to divide by.
-    centre = (scale * (output.minimum(count - 1) + 0.5) + offset).clamp(0, length)
+    centre = (scale * (output.minimum(count - 1) + 0.5) + offset).clamp(min=0).minimum(own)
     pixel = torch.arange(length, dtype=like.dtype, device=like.device) + 0.5
     values = kernel((pixel - centre[..., None]).abs() / scale.abs().clamp(min=1)[..., None], interpolation)
+    values = values * (pixel < own)[:, None]
     return values / values.sum(-1, keepdim=True)
 
 
@@ -270,13 +303,23 @@ def kernel(distance: Tensor, interpolation: str) -> Tensor:
 
 def shows_image(views: Sequence[View], like: Tensor) -> Bool[Tensor, "b h w"]:
     """Which canvas pixels have their centre inside the image."""
-    height, width = views[0].source
+    height, width = beside(like, [view.source for view in views]).T[:, :, None, None]
     x, y = canvas_points([view.matrix for view in views], views[0].size, like).unbind(-1)
     return (x >= 0) & (x < width) & (y >= 0) & (y < height)
 
 
 def canvas_points(matrices: Sequence[Matrix], size: tuple[int, int], like: Tensor) -> Float[Tensor, "b h w 2"]:
     """Where the centre of each canvas pixel is mapped to."""
-    maps = torch.tensor(matrices, dtype=like.dtype, device=like.device)[:, None, None]
+    maps = beside(like, matrices)[:, None, None]
     y, x = (torch.arange(side, dtype=like.dtype, device=like.device) + 0.5 for side in size)
     return maps[..., 0] * x[:, None] + maps[..., 1] * y[:, None, None] + maps[..., 2]
+
+
+def beside(like: Tensor, numbers: object) -> Tensor:
+    """Numbers on the device of a tensor, in its type."""
+    return sent(torch.tensor(numbers, dtype=like.dtype), like.device)
+
+
+def sent(numbers: Tensor, device: torch.device) -> Tensor:
+    """From the CPU to a device, which is not waited for if it is a GPU."""
+    return numbers.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else numbers.to(device)

@@ -106,6 +106,17 @@ class View:
         a, b, c, d = d / determinant, -b / determinant, -c / determinant, a / determinant
         return View(self.size, self.source, ((a, b, -a * e - b * f), (c, d, -c * e - d * f)))
 
+    def coarser(self, factor: int) -> "View":
+        """This view of the image at one over `factor` of its size: a pixel is a square of pixels, the last less."""
+        (a, b, e), (c, d, f) = ((x / factor, y / factor, offset / factor) for x, y, offset in self.matrix)
+        height, width = (math.ceil(side / factor) for side in self.source)
+        return View((height, width), self.size, ((a, b, e), (c, d, f)))
+
+    def within(self, top: int, left: int, height: int, width: int) -> "View":
+        """The same view of this part of the image alone."""
+        (a, b, e), (c, d, f) = self.matrix
+        return View((height, width), self.size, ((a, b, e - left), (c, d, f - top)))
+
     @property
     def is_axis_aligned(self) -> bool:
         """Whether nothing is turned or sheared, so that rows stay rows; flips and stretching are allowed."""

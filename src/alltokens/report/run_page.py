@@ -46,6 +46,8 @@ class Run:
     classes: tuple[str, ...]
     """Names of the model's classes."""
     epochs: int
+    repeats: int
+    """Times that an image comes in an epoch."""
     config: str
     """The whole config as YAML."""
     environment: Mapping[str, object]
@@ -71,7 +73,7 @@ def run_page(run: Run, reports: Sequence[Report], answers: Answers | None) -> st
         "epochs": run.epochs,
         "figures": figures(run, reports),
         "curves": curves(run, reports),
-        "samples": training_pictures(run.train, run.objective, run.grid, run.classes, epoch),
+        "samples": training_pictures(run.train, run.objective, run.grid, run.classes, epoch, run.repeats),
         "samples_are": describe_samples(run.objective),
         "evaluated": None,
         "commands": commands(run),

@@ -70,13 +70,18 @@ Legend = tuple[LegendLine, ...]
 
 
 def training_pictures(
-    samples: TrainSamples, objective: Objective, grid: tuple[int, int], classes: tuple[str, ...], epoch: int
+    samples: TrainSamples,
+    objective: Objective,
+    grid: tuple[int, int],
+    classes: tuple[str, ...],
+    epoch: int,
+    repeats: int = 1,
 ) -> list[TrainingPicture]:
     """The first samples of an epoch, made once more, for they are functions of their places; none if unreadable.
 
     They are not yet mixed and erased, which happens on the device.
     """
-    order = epoch_order(len(samples.source), samples.seed, epoch)
+    order = epoch_order(len(samples.source), samples.seed, epoch, repeats)
     try:
         batch = samples.batch(epoch, order, range(min(SAMPLES, len(order))))
     except UserError:

@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from io import BytesIO
 
 import numpy as np
@@ -33,18 +34,54 @@ class Unreadable(Exception):
     """Why an image cannot be read, one sentence; such an image is listed, it does not end the work."""
 
 
+@dataclass(frozen=True)
+class Opened:
+    """An upright image whose pixels are decoded when they are asked for, or were where its size is not known before."""
+
+    image: Image.Image
+    scales: tuple[int, ...]
+    """It can be decoded at one over these of its height and width."""
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Height and width at scale 1."""
+        return self.image.height, self.image.width
+
+    def decoded(self, scale: int = 1) -> Image.Image:
+        """RGB, to be asked for once; a pixel stands for `scale` rows and columns, the last ones maybe for fewer."""
+        assert scale in self.scales, f"{scale} of {self.scales}"
+        with reading():
+            if scale > 1:
+                self.image.draft("RGB", (self.image.width // scale, self.image.height // scale))
+            return upright(self.image, owned=True)
+
+
 def decode(data: bytes | Image.Image) -> Image.Image:
     """The first frame, upright, as RGB without its transparency, which torchvision and timm leave out too."""
+    return open_upright(data).decoded()
+
+
+def open_upright(data: bytes | Image.Image) -> Opened:
+    """A JPEG that is upright as it is waits to be decoded; of other formats the orientation may stand at the end."""
     with reading():
         image = open_image(data) if isinstance(data, bytes) else data
         if image.width * image.height > LARGEST:
             raise too_large()
-        image.load()
-        method = UPRIGHT.get(orientation(image))
-        image = eight_bits(image).convert("RGB")
-        # What is left would say that the image is still to be turned.
-        image.info.clear()
-        return image if method is None else image.transpose(method)
+        if image is data or image.format != "JPEG" or orientation(image) in UPRIGHT:
+            return Opened(upright(image, owned=image is not data), (1,))
+        return Opened(image, tuple(scale for scale in (1, 2, 4, 8) if scale <= min(image.size)))
+
+
+def upright(image: Image.Image, owned: bool) -> Image.Image:
+    """The image decoded, turned and in RGB: itself where nothing is to be changed and nobody else has it."""
+    image.load()
+    method = UPRIGHT.get(orientation(image))
+    image = eight_bits(image)
+    if image.mode != "RGB" or not owned:
+        image = image.convert("RGB")
+    # What is left would say that the image is still to be turned.
+    image.info.clear()
+    return image if method is None else image.transpose(method)
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from typing import TypeVar, overload
 from PIL import Image
 
 from alltokens.errors import UserError
-from alltokens.sources.decode import ENDINGS, Unreadable, decode
+from alltokens.sources.decode import ENDINGS, Opened, Unreadable, open_upright
 
 Item = TypeVar("Item")
 
@@ -95,11 +95,15 @@ class Source:
 
     def image(self, index: int) -> Image.Image:
         """The decoded image, RGB; raises Unreadable."""
+        return self.opened(index).decoded()
+
+    def opened(self, index: int) -> Opened:
+        """The image before it is decoded, where its format allows; raises Unreadable."""
         try:
             data = self.load(index)
         except OSError as error:
             raise Unreadable(f"the image cannot be read ({error.strerror or error})") from error
-        return decode(data)
+        return open_upright(data)
 
 
 def open_source(data: str, split: str | None = None) -> Source:

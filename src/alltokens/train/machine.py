@@ -10,6 +10,7 @@ from typing import Any, cast
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from alltokens.data.samples import AugmentedBy
 from alltokens.errors import UserError, require
 from alltokens.models.timm_model import TimmClassifier
 from alltokens.models.weights import Model
@@ -31,7 +32,7 @@ class Machine:
 
     device: torch.device
     workers: int
-    """Processes that decode and augment."""
+    """Processes that decode, and augment where the device does not."""
     compile: bool = False
     """Whether the objective is compiled."""
     shard: bool = False
@@ -41,6 +42,8 @@ class Machine:
     deterministic: bool = False
     """Whether a GPU, too, does the same each time, bit for bit; the CPU does anyway."""
     boards: Boards = Boards()
+    augment: AugmentedBy = "workers"
+    """What resamples and recolours: the processes that decode or, in batches, the device."""
 
     @contextmanager
     def at_work(self) -> Iterator[None]:

@@ -13,7 +13,7 @@ from typing import NoReturn
 import torch
 
 from alltokens.data.batch import Batch
-from alltokens.data.loader import evaluation_batches, train_batches
+from alltokens.data.loader import TrainLoader, evaluation_batches
 from alltokens.data.order import Share
 from alltokens.data.samples import EvaluationSamples, TrainSamples
 from alltokens.data.split import hold_out
@@ -131,6 +131,7 @@ class Runner:
         steps = self.share.batches(len(data.train.source)) // config.accumulate
         require(steps > 0, f"there are {len(data.train.source):,} images, fewer than a batch of {config.batch:,}")
         self.training = Training(config, steps, machine, processes)
+        self.loader = TrainLoader(data.train.left_to(machine.augment), self.share, machine.workers, machine.device)
         self.sums: dict[str, float] = {}
         """Losses and times of the epoch's steps so far, added up."""
         self.note = ""
@@ -155,7 +156,8 @@ class Runner:
         return int(counters["metrics_bytes"])
 
     def close(self) -> None:
-        """Nothing more is reported."""
+        """Nothing more is loaded or reported."""
+        self.loader.close()
         if self.journal is not None:
             self.journal.close()
         for board in self.boards:
@@ -211,9 +213,7 @@ class Runner:
     def parts_of_steps(self, epoch: int, done: int) -> Iterator[list[Batch]]:
         """Batches of the steps that are left of an epoch, those of one step together."""
         parts, steps = self.config.accumulate, self.training.steps_per_epoch
-        batches = train_batches(
-            self.data.train, self.share, epoch, done * parts, self.machine.workers, self.machine.device
-        )
+        batches = self.loader.epoch(epoch, done * parts)
         for _ in range(done, steps):
             asked = time.monotonic()
             found = list(islice(batches, parts))
@@ -269,6 +269,7 @@ class Runner:
             validation=self.data.validation,
             classes=self.data.classes,
             epochs=self.config.schedule.total_epochs,
+            repeats=self.config.repeats,
             config=(self.folder / CONFIG).read_text(),
             environment=json.loads((self.folder / ENVIRONMENT).read_text()),
         )

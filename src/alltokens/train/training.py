@@ -78,8 +78,9 @@ class Training:
             # All that a model draws, such as drop path, comes from the step alone: there is no state to restore.
             torch.manual_seed(step_seed(config.seed, self.step, place, self.processes.rank))
             last = place + 1 == len(parts)
+            batch = batch.to(self.device).augmented()
             with reducing(self.forward, last), self.precision.autocast():
-                answer = self.forward(batch.to(self.device))
+                answer = self.forward(batch)
             losses.append({"loss": answer.total.detach(), **answer.parts})
             scaler.scale(answer.total / len(parts)).backward()
         scaler.unscale_(self.optimizer)

@@ -1,0 +1,227 @@
+"""LV-ViT-T on Imagenette's photos at 128 pixels under every kind of supervision, two seeds each.
+
+    python benchmarks/imagenette.py --data FOLDER --folder RUNS                 # train.tar.gz and val.tar.gz in FOLDER
+    python benchmarks/imagenette.py --data FOLDER --folder RUNS --at-once 2     # two trainings side by side
+    python benchmarks/imagenette.py --data FOLDER --folder RUNS --rows best     # the best that we know of, alone
+
+Labels, and answers while it trains, are EfficientNet-Lite2's with its weights on pip, over ImageNet's 1000 classes. The
+accuracy is that of the averaged weights after the last epoch, by the image's head alone, among the classes that the
+photos are of. Every row is written to benchmarks/results/imagenette.json as soon as it is known (imagenette_cpu.json
+without a GPU); a second call goes on where the first was stopped, within a row too.
+"""
+
+import argparse
+import multiprocessing
+import os
+import tarfile
+import time
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import replace
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import torch
+from timing import environment, read_results, write_results
+
+from alltokens.annotate.annotator import open_annotator
+from alltokens.annotate.canvas import Canvas
+from alltokens.annotate.class_map import class_names
+from alltokens.annotate.write import Job, annotate, usual_records_per_shard
+from alltokens.annotate.write import Machine as Annotating
+from alltokens.data.loader import evaluation_batches
+from alltokens.data.order import Share
+from alltokens.data.samples import AugmentedBy, EvaluationConfig, EvaluationSamples
+from alltokens.evaluate.classification import Answers
+from alltokens.files import write_folder
+from alltokens.models.factory import open_model
+from alltokens.objectives.classify import ClassifyConfig, evaluate
+from alltokens.objectives.distill import DistillConfig
+from alltokens.objectives.mixing import MixConfig
+from alltokens.objectives.token_label import TokenLabelConfig
+from alltokens.plain import to_plain
+from alltokens.progress import progress
+from alltokens.recipes.token_labeling import supervised
+from alltokens.sources.source import open_source
+from alltokens.train.average import AverageConfig
+from alltokens.train.config import DataConfig, TrainConfig
+from alltokens.train.machine import Machine
+from alltokens.train.optimizer import OptimizerConfig
+from alltokens.train.run_folder import weights_of_run
+from alltokens.train.schedule import ScheduleConfig
+from alltokens.train.trainer import train
+
+CUDA = torch.cuda.is_available()
+DEVICE = torch.device("cuda" if CUDA else "cpu")
+NAME = "imagenette" if CUDA else "imagenette_cpu"
+CORES = len(os.sched_getaffinity(0))
+TEACHER, LABEL_SIDE = "pip/efficientnet_lite2", 256
+SIDE, BATCH, EPOCHS, BEST_EPOCHS, SEEDS = 128, 256, 100, 200, (0, 1)
+RATE = 1e-3
+CLASS, MAP = "token labels, class label", "token labels, score map"
+PUBLISHED = ", published alignment"
+ROWS = (
+    "plain labels",
+    CLASS,
+    CLASS + PUBLISHED,
+    MAP,
+    MAP + PUBLISHED,
+    "ReLabel",
+    "online token labels",
+    "hard distillation",
+)
+"""In the order in which they are run."""
+BEST = "best"
+MIX = MixConfig(kind="token")
+
+
+def config_of(row: str, folder: Path, seed: int, epochs: int) -> TrainConfig:
+    """LV-ViT-T's recipe for images of this size; the rate and the average are ours, for so short a run."""
+    root = folder / "photos" / "train"
+    data = DataConfig(root=str(root), labels=str(folder / "labels"))
+    match row.removesuffix(PUBLISHED):
+        case "plain labels":
+            objective, data = ClassifyConfig(mix=MIX), replace(data, labels=None)
+        case "ReLabel":
+            objective = ClassifyConfig(image_target="score_map", mix=MIX)
+        case "hard distillation":
+            objective, data = DistillConfig(teacher=TEACHER, mix=MIX), replace(data, labels=None)
+        case "online token labels":
+            objective, data = TokenLabelConfig(teacher=TEACHER), replace(data, labels=None)
+        case "token labels, score map":
+            objective = TokenLabelConfig(image_target="score_map")
+        case "token labels, class label" | "best":
+            objective = TokenLabelConfig()
+        case _:
+            raise AssertionError(row)
+    recipe = supervised("lvvit_t", "token_labels" if isinstance(objective, TokenLabelConfig) else "plain_labels")
+    classes = len(open_source(str(root)).classes) if row == "plain labels" else 1000
+    size = (SIDE, SIDE)
+    steps = epochs * (len(open_source(str(root))) // BATCH)
+    return replace(
+        recipe,
+        model=replace(recipe.model, image_size=size, classes=classes),
+        data=replace(data, alignment="published") if row.endswith(PUBLISHED) else data,
+        objective=objective,
+        augment=replace(recipe.augment, size=size),
+        evaluation=EvaluationConfig(size=size, crop=1.0),
+        optimizer=OptimizerConfig(learning_rate=RATE, reference_batch=None),
+        schedule=ScheduleConfig(epochs=epochs, warmup_epochs=epochs / 20),
+        average=AverageConfig(decay=round(max(0.9, 1 - 30 / steps), 4), reference_batch=None, warmup=True),
+        batch=BATCH,
+        precision="bf16" if CUDA else "float32",
+        seed=seed,
+    )
+
+
+def prepare(data: Path, folder: Path) -> None:
+    """Unpack the photos and annotate them, or find that it is done."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if not (folder / "photos").exists():
+        write_folder(folder / "photos", lambda new: unpack(data, new))
+    source, annotator = open_source(str(folder / "photos" / "train")), open_annotator(TEACHER, size=LABEL_SIDE)
+    job = Job(
+        source=source,
+        annotator=annotator,
+        canvas=Canvas("square", annotator.image_size, annotator.stride, annotator.interpolation),
+        top_k=5,
+        flip=False,
+        class_map=None,
+        records_per_shard=usual_records_per_shard(len(source)),
+    )
+    with progress("annotating", "images") as report:
+        annotate(job, folder / "labels", Annotating(DEVICE, 256 if CUDA else 32, CORES), report)
+
+
+def unpack(data: Path, folder: Path) -> None:
+    """Both archives, each into a folder of its name."""
+    for name in ("train", "val"):
+        with tarfile.open(data / f"{name}.tar.gz") as archive:
+            archive.extractall(folder / name, filter="data")
+
+
+def row_figures(row: str, folder: Path, seed: int, epochs: int, at_once: int, augment: AugmentedBy) -> dict[str, Any]:
+    """Train, or go on, and evaluate."""
+    torch.set_num_threads(max(1, CORES // at_once // 4))
+    start = time.perf_counter()
+    config = config_of(row, folder, seed, epochs)
+    run = folder / f"{row}, seed {seed}".replace(",", "").replace(" ", "_")
+    machine = Machine(DEVICE, workers=max(1, CORES // at_once), augment=augment)
+    with progress(f"{row}, seed {seed}", "images", quiet=at_once > 1) as report:
+        train(config, run, machine, report)
+    top1 = accuracy(config, run, folder, machine)
+    return {"top1": round(100 * top1, 2), "epochs": epochs, "seconds": round(time.perf_counter() - start, 1)}
+
+
+@torch.inference_mode()
+def accuracy(config: TrainConfig, run: Path, folder: Path, machine: Machine) -> float:
+    """Of the averaged weights after the last epoch, among the classes of the photos, the image's head alone."""
+    source = open_source(str(folder / "photos" / "val"))
+    own = tuple(source.classes)
+    numbers = class_names(1000) if config.model.classes == 1000 else own
+    samples = EvaluationSamples(source, numbers, config.evaluation)
+    chosen = torch.tensor([numbers.index(name) for name in own], device=DEVICE)
+    place = {number: new for new, number in enumerate(chosen.tolist())}
+    model = open_model(weights_of_run(run, "last")).to(DEVICE).eval()
+    answers = []
+    for batch in evaluation_batches(samples, Share(batch=512, drop_last=False), machine.workers, DEVICE):
+        with torch.autocast(DEVICE.type, torch.bfloat16, enabled=CUDA):
+            scores = evaluate(model, batch.to(DEVICE), config.objective.finish).scores(0.0)[:, chosen]
+        classes = torch.tensor([place[number] for number in batch.classes.tolist()])
+        answers.append(Answers.of(batch.keys, classes, scores))
+    return Answers.join(answers).accuracy()
+
+
+def headline(runs: dict[str, Any]) -> dict[str, float]:
+    """What the rows say together, once they are there."""
+    means = {row: mean(one["top1"] for one in runs[row].values()) for row in runs if len(runs[row]) == len(SEEDS)}
+    figures = {f"{row}, mean": round(value, 2) for row, value in means.items() if row != BEST}
+    if {CLASS, "plain labels"} <= means.keys():
+        figures["token_minus_plain"] = round(means[CLASS] - means["plain labels"], 2)
+    if {CLASS, CLASS + PUBLISHED} <= means.keys():
+        figures["aligned_minus_published"] = round(means[CLASS] - means[CLASS + PUBLISHED], 2)
+    if {MAP, MAP + PUBLISHED} <= means.keys():
+        figures["aligned_minus_published_score_map"] = round(means[MAP] - means[MAP + PUBLISHED], 2)
+    if BEST in runs:
+        figures["best_top1"] = max(one["top1"] for one in runs[BEST].values())
+    return figures
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True, help="the folder of train.tar.gz and val.tar.gz")
+    parser.add_argument("--folder", type=Path, required=True, help="where photos, labels and runs lie")
+    parser.add_argument("--rows", nargs="*", default=[*ROWS, BEST], choices=[*ROWS, BEST])
+    parser.add_argument("--seeds", type=int, nargs="*", default=SEEDS)
+    parser.add_argument("--epochs", type=int, help="other than 100, and 200 for the best: a trial, not written down")
+    parser.add_argument("--at-once", type=int, default=1, help="trainings that go on at the same time")
+    parser.add_argument("--augment", default="workers", choices=("workers", "device"), help="what augments")
+    arguments = parser.parse_args()
+    prepare(arguments.data, arguments.folder)
+    results = read_results(NAME)
+    runs: dict[str, Any] = results.get("runs", {})
+    left = [
+        (row, seed)
+        for row in arguments.rows
+        for seed in ((0,) if row == BEST else arguments.seeds)
+        if arguments.epochs or str(seed) not in runs.get(row, {})
+    ]
+    with ProcessPoolExecutor(arguments.at_once, multiprocessing.get_context("spawn")) as pool:
+        waiting = {}
+        for row, seed in left:
+            epochs = arguments.epochs or (BEST_EPOCHS if row == BEST else EPOCHS)
+            task = pool.submit(row_figures, row, arguments.folder, seed, epochs, arguments.at_once, arguments.augment)
+            waiting[task] = (row, seed)
+        for task in as_completed(waiting):
+            row, seed = waiting[task]
+            print(row, seed, task.result(), flush=True)
+            if arguments.epochs is None:
+                runs.setdefault(row, {})[str(seed)] = task.result() | {"date": environment()["date"]}
+                best = config_of(BEST, arguments.folder, 0, BEST_EPOCHS)
+                write_results(NAME, environment() | headline(runs) | {"runs": runs, "best_config": to_plain(best)})
+    for key, value in headline(runs).items():
+        print(f"{key:40} {value}")
+
+
+if __name__ == "__main__":
+    main()

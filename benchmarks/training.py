@@ -1,0 +1,213 @@
+"""The training step of LV-ViT-S over timm's DeiT-S, what token labels add to it, and the step fed from JPEG files.
+
+    python benchmarks/training.py --photos FOLDER                   # everything; on a GPU bf16, batch 256, compiled
+    python benchmarks/training.py --photos FOLDER --parts steps     # a part of it; the others keep their figures
+
+`steps`: one step of the trainer on tensors that are ready in memory (copy, erasing, targets, MixToken, loss, fused
+AdamW, average), with token labels and with plain ones, and in turns with them timm's DeiT-S (forward, loss, backward,
+fused AdamW). `models`: LV-ViT-S and DeiT-S in that last, plain step. `files`: the step with token labels fed by the
+loader from 500 x 375 JPEGs of quality 90 with all cores, augmented by the workers and on the device; beside it the
+loader alone. Written to benchmarks/results/training.json (training_cpu.json without a GPU).
+"""
+
+import argparse
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import timm
+import torch
+from models import training_step
+from photos import image_folder
+from step import BATCH, BATCHES, FIRST_STEPS, ready_batch
+from timing import elapsed, environment, median_seconds, read_results, write_results
+
+from alltokens.annotate import write
+from alltokens.annotate.annotator import open_annotator
+from alltokens.annotate.canvas import Canvas
+from alltokens.data.batch import Batch
+from alltokens.data.loader import train_batches
+from alltokens.data.order import Share
+from alltokens.data.samples import TrainSamples
+from alltokens.labels.store import LabelStore
+from alltokens.models.vit import VisionTransformer
+from alltokens.models.zoo import find
+from alltokens.objectives.mixing import MixConfig
+from alltokens.processes import Processes
+from alltokens.recipes.token_labeling import mixed, supervised
+from alltokens.sources.source import open_source
+from alltokens.train.config import TrainConfig
+from alltokens.train.machine import Machine
+from alltokens.train.optimizer import OptimizerConfig
+from alltokens.train.training import Training
+
+CUDA = torch.cuda.is_available()
+DEVICE = torch.device("cuda" if CUDA else "cpu")
+NAME = "training" if CUDA else "training_cpu"
+CORES = len(os.sched_getaffinity(0))
+MACHINE = Machine(DEVICE, workers=CORES, compile=CUDA)
+SECONDS = 12.0 if CUDA else 30.0
+FILES, CLASSES = (32 * 1024, 1000) if CUDA else (256, 8)
+FED_STEPS = 80 if CUDA else 4
+"""Steps from files that are timed, after the first ones."""
+
+Figures = dict[str, Any]
+
+
+def prepared(config: TrainConfig) -> TrainConfig:
+    """A config of a recipe for steps of this benchmark."""
+    return replace(
+        config,
+        batch=BATCH,
+        precision="bf16" if CUDA else "float32",
+        # The final rate is meant for large batches.
+        optimizer=OptimizerConfig(reference_batch=None),
+    )
+
+
+TOKEN_LABELS = prepared(supervised("lvvit_s", "token_labels"))
+PLAIN_LABELS = prepared(mixed(supervised("lvvit_s", "plain_labels"), MixConfig(kind="token")))
+
+
+def trainer_step(config: TrainConfig) -> Callable[[], Any]:
+    """A step of the trainer, on batches that are ready."""
+    training = Training(config, 5000, MACHINE, Processes(0, 1))
+    batches = [ready_batch(config, seed) for seed in range(BATCHES)]
+
+    def step() -> None:
+        training.take_step([batches[training.step % BATCHES]])
+
+    for _ in range(FIRST_STEPS):
+        step()
+    return step
+
+
+def deit_small() -> torch.nn.Module:
+    """timm's, with the drop path that it was published with."""
+    return timm.create_model("deit_small_patch16_224", drop_path_rate=0.1)
+
+
+def steps(photos: str, folder: Path) -> Figures:
+    """Images a second of three steps in turns, and the memory of the first alone."""
+    with MACHINE.at_work():
+        rivals = {"lvvit_s, token labels": trainer_step(TOKEN_LABELS)}
+        peak = MACHINE.memory_gib()
+        rivals["lvvit_s, plain labels"] = trainer_step(PLAIN_LABELS)
+        rivals["timm deit_s"] = training_step(deit_small(), BATCH, compiled=CUDA)
+        seconds = median_seconds(rivals, SECONDS)
+    token, plain, deit = (seconds[name] for name in rivals)
+    return {
+        "batch": BATCH,
+        "lvvit_s_step_over_deit_s": round(deit / token, 4),
+        "lvvit_s_plain_step_over_deit_s": round(deit / plain, 4),
+        "token_label_overhead": round(token / plain - 1, 4),
+        "peak_gib": round(peak, 2),
+        "images_per_second": {name: round(BATCH / value, 1) for name, value in seconds.items()},
+    }
+
+
+def models(photos: str, folder: Path) -> Figures:
+    """Both networks in the same plain step: what the trainer adds is left out."""
+    ours = VisionTransformer(replace(find("lvvit_s"), token_head=False, token_weight=0.0))
+    if CUDA:
+        ours = ours.to(memory_format=torch.channels_last)
+    rivals = {
+        "lvvit_s": training_step(ours, BATCH, compiled=CUDA),
+        "timm deit_s": training_step(deit_small(), BATCH, compiled=CUDA),
+    }
+    seconds = median_seconds(rivals, SECONDS)
+    return {
+        "model_step_over_deit_s": round(seconds["timm deit_s"] / seconds["lvvit_s"], 4),
+        "model_images_per_second": {name: round(BATCH / value, 1) for name, value in seconds.items()},
+    }
+
+
+def files(photos: str, folder: Path) -> Figures:
+    """Images a second from files, by each path, over those of the step on ready tensors in the same process."""
+    samples = labelled_samples(photos, folder)
+    rates: dict[str, float] = {}
+    with MACHINE.at_work():
+        rates["ready tensors"] = BATCH / median_seconds({"ready": trainer_step(TOKEN_LABELS)}, SECONDS / 3)["ready"]
+        training = Training(TOKEN_LABELS, 5000, MACHINE, Processes(0, 1))
+        for way in ("workers", "device"):
+            machine = replace(MACHINE, augment=way)
+            rates[f"loader alone, augmented by the {way}"] = fed(
+                samples, machine, lambda batch: batch.to(DEVICE).augmented()
+            )
+            take = partial(take_step, training)
+            rates[f"from files, augmented by the {way}"] = fed(samples, machine, take)
+    ways = {name: rate for name, rate in rates.items() if name.startswith("from files")}
+    best = max(ways, key=lambda name: ways[name])
+    return {
+        "cores": CORES,
+        "end_to_end_over_step": round(rates[best] / rates["ready tensors"], 4),
+        "end_to_end_by": best,
+        "end_to_end_images_per_second": {name: round(rate, 1) for name, rate in rates.items()},
+    }
+
+
+def take_step(training: Training, batch: Batch) -> None:
+    """One part is the whole step."""
+    training.take_step([batch])
+
+
+def labelled_samples(photos: str, folder: Path) -> TrainSamples:
+    """Files with labels of a ResNet-18 that has learned nothing: its maps are as large as any."""
+    root = image_folder(photos, folder, FILES, CLASSES)
+    torch.manual_seed(0)
+    torch.save(timm.create_model("resnet18").state_dict(), folder / "resnet18.pth")
+    annotator = open_annotator("timm/resnet18", folder / "resnet18.pth", size=288)
+    source = open_source(str(root))
+    canvas = Canvas("square", annotator.image_size, annotator.stride, annotator.interpolation)
+    job = write.Job(source, annotator, canvas, top_k=5, flip=False, class_map=None, records_per_shard=4096)
+    # As classes are numbered here, the annotator's names are of no use.
+    named = replace(job, annotator=replace(annotator, classes=tuple(f"{number:04}" for number in range(1000))))
+    write.annotate(named, folder / "labels", write.Machine(DEVICE, 256, CORES), lambda done, total, note="": None)
+    store = LabelStore(folder / "labels")
+    return TrainSamples(source, store, store.classes, TOKEN_LABELS.augment, seed=0)
+
+
+def fed(samples: TrainSamples, machine: Machine, use: Callable[[Batch], Any]) -> float:
+    """Images a second of what is done with each batch of the loader, once its workers are at work."""
+    batches = endless(samples, machine)
+    for _ in range(FIRST_STEPS + 2 * CORES):  # what the workers made while this process was not asking
+        use(next(batches))
+    return FED_STEPS * BATCH / elapsed(lambda: use(next(batches)), FED_STEPS)
+
+
+def endless(samples: TrainSamples, machine: Machine) -> Iterator[Batch]:
+    """One epoch after the other."""
+    epoch = 0
+    while True:
+        samples = samples.left_to(machine.augment)
+        yield from train_batches(samples, Share(batch=BATCH), epoch, workers=machine.workers, device=machine.device)
+        epoch += 1
+
+
+PARTS: dict[str, Callable[[str, Path], Figures]] = {"steps": steps, "models": models, "files": files}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--photos", required=True, help="a folder of photos")
+    parser.add_argument("--parts", nargs="*", default=list(PARTS), choices=list(PARTS))
+    arguments = parser.parse_args()
+    for part in arguments.parts:
+        start = time.perf_counter()
+        with tempfile.TemporaryDirectory() as folder:
+            figures = PARTS[part](arguments.photos, Path(folder))
+        results = read_results(NAME)
+        ran = results.pop("parts", {}) | {part: environment()}
+        write_results(NAME, results | figures | {"parts": ran})
+        for key, value in figures.items():
+            print(f"{key:32} {value}", flush=True)
+        print(f"{part}: {time.perf_counter() - start:.0f} s", flush=True)
+
+
+if __name__ == "__main__":
+    main()

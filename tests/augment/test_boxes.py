@@ -1,0 +1,116 @@
+"""Boxes cut from images of any size, resampled in batches, against Pillow on the whole images."""
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor
+
+from alltokens.augment import boxes as boxes_module
+from alltokens.augment.boxes import Boxes, cut
+from alltokens.augment.pipeline import Augment, AugmentConfig, Draw, apply
+from alltokens.geometry.view import View
+
+from ..sources.pictures import noise
+
+SIZES = [(60, 80), (80, 60), (64, 64), (30, 120), (201, 143)]
+# For a turned view torch's cubic kernel is not Pillow's.
+AGREEING = {
+    "bilinear": AugmentConfig(size=(48, 64), interpolation="bilinear", policy="rand-m9-n3-p0.7"),
+    "bicubic": AugmentConfig(size=(48, 64), interpolation="bicubic", vflip=0.5, policy=None),
+}
+each_kernel = pytest.mark.parametrize("interpolation", AGREEING)
+
+
+def tensor(image: Image.Image) -> Tensor:
+    return torch.from_numpy(np.array(image)).permute(2, 0, 1)
+
+
+def photo(size: tuple[int, int], seed: int) -> Image.Image:
+    """Blurred noise."""
+    coarse = Image.fromarray(noise(size[0] // 10, size[1] // 10, seed=seed))
+    return coarse.resize(size[::-1], Image.Resampling.BICUBIC)
+
+
+def drawn(config: AugmentConfig, count: int) -> tuple[list[Draw], list[Image.Image]]:
+    augment, source = Augment(config), torch.Generator().manual_seed(0)
+    images = [photo(SIZES[seed % len(SIZES)], seed) for seed in range(count)]
+    return [augment.draw(image.height, image.width, source) for image in images], images
+
+
+def boxes_of(draws: Sequence[Draw], images: Sequence[Image.Image]) -> Boxes:
+    parts = [cut(draw, image) for draw, image in zip(draws, images, strict=True)]
+    pixels = [torch.from_numpy(np.array(image)).reshape(-1, 3) for _, image in parts]
+    return Boxes(torch.cat(pixels), tuple(draw for draw, _ in parts))
+
+
+@each_kernel
+def test_boxes_of_different_sizes_become_what_pillow_shows_of_the_images(interpolation: str) -> None:
+    draws, images = drawn(AGREEING[interpolation], 40)
+    draws = [replace(draw, operations=()) for draw in draws]
+    seen = boxes_of(draws, images).augmented()
+    expected = torch.stack([tensor(apply(draw, image)) for draw, image in zip(draws, images, strict=True)])
+    assert seen.shape == expected.shape
+    assert ((seen.int() - expected.int()).abs() <= 2).double().mean() >= 0.99
+
+
+def test_colours_change_after_the_geometry() -> None:
+    config = AugmentConfig(size=(48, 64), interpolation="bilinear", policy="rand-m9-n2-p1-inc1", color_jitter=0.3)
+    draws, images = drawn(config, 40)
+    # A level more or less may become far more: equalize, posterize and the like are steep.
+    draws = [
+        replace(draw, operations=tuple(x for x in draw.operations if x.kind in ("brightness", "color", "invert")))
+        for draw in draws
+    ]
+    assert sum(bool(draw.operations) for draw in draws) > 20
+    seen = boxes_of(draws, images).augmented()
+    expected = torch.stack([tensor(apply(draw, image)) for draw, image in zip(draws, images, strict=True)])
+    assert ((seen.int() - expected.int()).abs() <= 4).double().mean() >= 0.99
+
+
+def test_boxes_are_resampled_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    draws, images = drawn(AugmentConfig(size=(20, 30), policy="rand-m9-n2"), 11)
+    boxes = boxes_of([replace(draw, operations=()) for draw in draws], images)
+    at_once = boxes.augmented()
+    monkeypatch.setattr(boxes_module, "AT_ONCE", 3)
+    assert (at_once.int() - boxes.augmented().int()).abs().max() <= 1
+
+
+def test_a_box_is_no_larger_than_what_is_seen_with_the_reach_of_the_kernel() -> None:
+    view = View.of(60, 80).crop(20, 30, 10, 8).resize(20, 16)
+    for interpolation, reach in (("bilinear", 1), ("bicubic", 2)):
+        draw, box = cut(Draw(view, interpolation, (), (0, 0, 0), (20, 30, 10, 8)), photo((60, 80), 0))
+        assert box.size == (8 + 2 * reach, 10 + 2 * reach) == draw.view.source[::-1]
+
+
+def test_a_draw_that_shows_nothing_of_the_image_is_all_fill() -> None:
+    draws, images = drawn(AGREEING["bilinear"], 3)
+    beside = replace(draws[1], view=draws[1].view.translate(1000, 0), operations=(), fill=(10, 60, 200))
+    seen = boxes_of([draws[0], beside, draws[2]], images).augmented()[1]
+    assert torch.equal(seen, torch.tensor([10, 60, 200], dtype=torch.uint8)[:, None, None].expand_as(seen))
+
+
+@pytest.mark.parametrize("policy", ["rand-m9-n4-p1-inc1", "rand-m9-n4-p1-t3aw", "3a"])
+def test_nothing_is_asked_of_the_device_so_that_it_need_not_be_waited_for(
+    policy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Tensors without values cannot be asked for one; torch has no autocast for them.
+    monkeypatch.setattr(torch, "autocast", lambda *_, **__: nullcontext())
+    draws, images = drawn(AugmentConfig(size=(48, 64), policy=policy, color_jitter=0.3), 40)
+    boxes = boxes_of(draws, images)
+    assert replace(boxes, pixels=boxes.pixels.to("meta")).augmented().shape == (40, 3, 48, 64)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_gpu_makes_the_same_of_them() -> None:
+    draws, images = drawn(AugmentConfig(size=(48, 64), policy="rand-m9-n2-p1-inc1", color_jitter=0.3), 40)
+    boxes = boxes_of(draws, images)
+    there = replace(boxes, pixels=boxes.pixels.cuda()).augmented()
+    assert there.is_cuda
+    difference = (there.cpu().int() - boxes.augmented().int()).abs()
+    # Rounded otherwise now and then, of which steep operations make much.
+    assert (difference <= 2).double().mean() >= 0.99
