@@ -33,6 +33,17 @@ FIRST_STEPS, STEPS = (8, 20) if CUDA else (1, 3)
 WAITS = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize", "cudaMemcpy", "cudaStreamWaitEvent")
 
 
+def prepared(config: TrainConfig) -> TrainConfig:
+    """A recipe's config for steps of a benchmark."""
+    return replace(
+        config,
+        batch=BATCH,
+        precision="bf16" if CUDA else "float32",
+        # The final rate is meant for large batches.
+        optimizer=OptimizerConfig(reference_batch=None),
+    )
+
+
 def ready_batch(config: TrainConfig, seed: int) -> Batch:
     """Random pixels, labels of 18 x 18 cells and crops, in memory that a GPU copies from by itself."""
     generator = torch.Generator().manual_seed(seed)
@@ -44,8 +55,9 @@ def ready_batch(config: TrainConfig, seed: int) -> Batch:
     corner = (1 - side)[:, None] * torch.rand(BATCH, 2, generator=generator)
     views = torch.zeros(BATCH, 2, 3)
     views[:, 0, 0], views[:, 1, 1], views[:, :, 2] = side, side, corner
+    pixels = torch.randint(256, (BATCH, *config.model.image_size, 3), dtype=torch.uint8, generator=generator)
     batch = Batch(
-        images=torch.randint(256, (BATCH, 3, *config.model.image_size), dtype=torch.uint8, generator=generator),
+        images=pixels.permute(0, 3, 1, 2),
         classes=torch.randint(1000, (BATCH,), generator=generator),
         score_maps=maps,
         views=views,
@@ -58,13 +70,7 @@ def ready_batch(config: TrainConfig, seed: int) -> Batch:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.parse_args()
-    config = replace(
-        supervised("lvvit_s", "token_labels"),
-        batch=BATCH,
-        precision="bf16" if CUDA else "float32",
-        # The final rate is meant for large batches.
-        optimizer=OptimizerConfig(reference_batch=None),
-    )
+    config = prepared(supervised("lvvit_s", "token_labels"))
     machine = Machine(torch.device("cuda" if CUDA else "cpu"), workers=0, compile=CUDA)
     figures: dict[str, Any] = {"batch": BATCH}
     with machine.at_work():

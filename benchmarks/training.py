@@ -24,7 +24,7 @@ import timm
 import torch
 from models import training_step
 from photos import image_folder
-from step import BATCH, BATCHES, FIRST_STEPS, ready_batch
+from step import BATCH, BATCHES, FIRST_STEPS, prepared, ready_batch
 from timing import elapsed, environment, median_seconds, read_results, write_results
 
 from alltokens.annotate import write
@@ -43,7 +43,6 @@ from alltokens.recipes.token_labeling import mixed, supervised
 from alltokens.sources.source import open_source
 from alltokens.train.config import TrainConfig
 from alltokens.train.machine import Machine
-from alltokens.train.optimizer import OptimizerConfig
 from alltokens.train.training import Training
 
 CUDA = torch.cuda.is_available()
@@ -57,17 +56,6 @@ FED_STEPS = 80 if CUDA else 4
 """Steps from files that are timed, after the first ones."""
 
 Figures = dict[str, Any]
-
-
-def prepared(config: TrainConfig) -> TrainConfig:
-    """A config of a recipe for steps of this benchmark."""
-    return replace(
-        config,
-        batch=BATCH,
-        precision="bf16" if CUDA else "float32",
-        # The final rate is meant for large batches.
-        optimizer=OptimizerConfig(reference_batch=None),
-    )
 
 
 TOKEN_LABELS = prepared(supervised("lvvit_s", "token_labels"))

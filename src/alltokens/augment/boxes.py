@@ -34,11 +34,12 @@ class Boxes:
     """What is to become of each; its view says how large the box is."""
 
     def augmented(self) -> UInt8[Tensor, "b 3 h w"]:
-        """The images as they were drawn, on the device that the pixels are on."""
+        """The images as they were drawn, on the device that the pixels are on; laid out as workers lay them out."""
         groups = [self.draws[first : first + AT_ONCE] for first in range(0, len(self.draws), AT_ONCE)]
         counts = [sum(math.prod(draw.view.source) for draw in group) for group in groups]
         parts = zip(groups, self.pixels.split(counts), strict=True)
-        return torch.cat([apply_batch(group, padded(pixels, group), padded=True) for group, pixels in parts])
+        images = torch.cat([apply_batch(group, padded(pixels, group), padded=True) for group, pixels in parts])
+        return images.contiguous(memory_format=torch.channels_last)
 
 
 def padded(pixels: UInt8[Tensor, "n 3"], draws: Sequence[Draw]) -> UInt8[Tensor, "b 3 h w"]:
