@@ -83,7 +83,7 @@ def test_boxes_are_resampled_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_box_is_no_larger_than_what_is_seen_with_the_reach_of_the_kernel() -> None:
     view = View.of(60, 80).crop(20, 30, 10, 8).resize(20, 16)
     for interpolation, reach in (("bilinear", 1), ("bicubic", 2)):
-        draw, box = cut(Draw(view, interpolation, (), (0, 0, 0), (20, 30, 10, 8)), photo((60, 80), 0))
+        draw, box = cut(Draw(view, interpolation, (), (0, 0, 0), (0.0, 0.0, 1.0, 1.0)), photo((60, 80), 0))
         assert box.size == (8 + 2 * reach, 10 + 2 * reach) == draw.view.source[::-1]
 
 

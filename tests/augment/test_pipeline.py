@@ -457,7 +457,8 @@ def test_the_result_has_the_size_asked_for(size: tuple[int, int]) -> None:
 
 def test_colours_change_after_the_geometry_what_fills_the_canvas_too() -> None:
     beside = View.of(60, 80).translate(200, 0)
-    draw = Draw(beside, "bilinear", (Operation("invert"), Operation("solarize", (200,))), (10, 60, 200), (0, 0, 1, 1))
+    operations = (Operation("invert"), Operation("solarize", (200,)))
+    draw = Draw(beside, "bilinear", operations, (10, 60, 200), (0.0, 0.0, 1.0, 1.0))
     # 245, 195 and 55; then what is at least 200 is inverted again.
     expected = torch.tensor([10, 195, 55], dtype=torch.uint8)[:, None, None].expand(3, 60, 80)
     assert torch.equal(tensor(apply(draw, pillow(smooth((60, 80))))), expected)

@@ -180,7 +180,7 @@ def test_labels_are_read_where_the_image_is_seen_or_where_the_released_code_read
     for place, (view, moved) in enumerate(zip(one.views, other.views, strict=True)):
         image = exact.source.image(place)
         draw = exact.augment.draw(image.height, image.width, torch.Generator().manual_seed(int(one.seeds[place])))
-        top, left, height, width = draw.crop_shares
+        top, left, height, width = draw.crop
         # The corners of the crop, rows and columns exchanged, and what follows the crop as it was.
         within = (view - torch.tensor([[0, 0, left], [0, 0, top]])) / torch.tensor([[width], [height]])
         expected = within * torch.tensor([[height], [width]]) + torch.tensor([[0, 0, top], [0, 0, left]])

@@ -28,6 +28,7 @@ from alltokens.processes import Processes
 from alltokens.shapes import UInt8
 from alltokens.sources.decode import DECODER, EXIF
 from alltokens.sources.source import Source
+from alltokens.workers import begin_worker
 
 FEWEST_IN_A_SHARD, MOST_IN_A_SHARD, USUAL_SHARDS = 256, 8192, 64
 LOCK = ".lock.part"
@@ -156,6 +157,7 @@ def annotate_shards(
         batch_size=None,
         num_workers=min(machine.workers, len(batches)),
         pin_memory=machine.device.type == "cuda",
+        worker_init_fn=begin_worker,
     )
     total, done = sum(map(len, batches)), 0
     report(done, total)

@@ -79,14 +79,8 @@ class Draw:
     operations: Record
     """Changes of colour, in the order they were drawn."""
     fill: tuple[int, int, int]
-    box: tuple[int, int, int, int]
-    """Top, left, height and width of the crop that the view begins with, in pixels."""
-
-    @property
-    def crop_shares(self) -> tuple[float, float, float, float]:
-        """The crop in parts of the image."""
-        (top, left, height, width), (rows, columns) = self.box, self.view.source
-        return top / rows, left / columns, height / rows, width / columns
+    crop: tuple[float, float, float, float]
+    """Top, left, height and width of the crop that the view begins with, in parts of the image."""
 
 
 class Augment:
@@ -101,8 +95,9 @@ class Augment:
         config = self.config
         with timms_randomness(generator):
             canvas = torch.empty(1, height, width, device="meta")
-            box = RandomResizedCropAndInterpolation.get_params(canvas, config.scale, config.ratio)
-            view = View.of(height, width).crop(*box).resize(*config.size)
+            top, left, rows, columns = RandomResizedCropAndInterpolation.get_params(canvas, config.scale, config.ratio)
+            view = View.of(height, width).crop(top, left, rows, columns).resize(*config.size)
+            crop = top / height, left / width, rows / height, columns / width
             interpolation: Any = config.interpolation
             if interpolation == "random":
                 interpolation = random.choice(("bilinear", "bicubic"))
@@ -115,7 +110,7 @@ class Augment:
                     view = GEOMETRIC[operation.kind](view, *operation.arguments)
                 else:
                     operations.append(operation)
-            return Draw(view, interpolation, tuple(operations), config.fill, box)
+            return Draw(view, interpolation, tuple(operations), config.fill, crop)
 
 
 def apply(draw: Draw, image: Image.Image) -> Image.Image:

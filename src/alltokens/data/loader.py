@@ -1,6 +1,5 @@
 """The batches of epochs, made by worker processes whose number changes nothing."""
 
-import signal
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
@@ -14,6 +13,7 @@ from alltokens.data.memory import Memory
 from alltokens.data.order import Share, epoch_order
 from alltokens.data.samples import EvaluationSamples, TrainSamples
 from alltokens.errors import UserError, require
+from alltokens.workers import begin_worker
 
 CPU = torch.device("cpu")
 
@@ -111,7 +111,7 @@ class Loader:
             prefetch_factor=PREFETCHED if workers else None,
             persistent_workers=stay and workers > 0,
             pin_memory=device.type == "cuda",
-            worker_init_fn=leave_interrupts,
+            worker_init_fn=begin_worker,
             # torch draws a seed for its workers; from the global state, the model's randomness would depend on it.
             generator=torch.Generator(),
         )
@@ -124,8 +124,3 @@ class Loader:
                 raise item
             # A worker uses its memory again; what is pinned is a copy already.
             yield item.with_each(torch.clone) if self.loader.num_workers and not self.loader.pin_memory else item
-
-
-def leave_interrupts(worker: int) -> None:
-    """Ctrl-C reaches every process of a terminal; what becomes of the run is for the main one to say."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)

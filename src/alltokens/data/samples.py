@@ -72,7 +72,7 @@ class TrainSamples:
             image = apply(seen, image)
         view = draw.view.normalized()
         if self.alignment == "published":
-            view = published_view(view, draw.crop_shares)
+            view = published_view(view, draw.crop)
         return Sample(tensor_of(image), view, int(self.classes[index]), self.source.keys[index], seed, left)
 
     def sample_or_earlier(self, epoch: int, place: int, order: Int[Tensor, " images"]) -> Sample:

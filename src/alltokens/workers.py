@@ -1,0 +1,20 @@
+"""How the worker processes of loaders begin."""
+
+import multiprocessing
+import os
+import signal
+from threading import Thread
+
+
+def begin_worker(place: int) -> None:
+    """Leave it to the run what Ctrl-C does, which reaches every process of a terminal, and end when the run ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    Thread(target=end_with_the_run, daemon=True).start()
+
+
+def end_with_the_run() -> None:
+    """torch's own watch misses a run that was killed while its workers began, and they would wait for ever."""
+    run = multiprocessing.parent_process()
+    assert run is not None, "a worker was begun by a process"
+    run.join()
+    os._exit(1)

@@ -1,0 +1,63 @@
+"""Workers end with their run, at whatever moment it is killed."""
+
+import multiprocessing
+import os
+import select
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from torch.utils.data._utils import worker as torch_worker
+
+from alltokens.annotate.write import annotate
+from alltokens.data.loader import train_batches
+from alltokens.data.order import Share
+
+from .annotate.toys import CPU, photo_folder, toy_annotator, toy_job
+from .data.pictures import samples_of, source_of
+
+ENDS_WITHIN = 60
+"""Seconds; a worker that was forgotten never ends."""
+
+
+def annotation(folder: Path) -> Callable[[], object]:
+    job = toy_job(photo_folder(folder / "photos", 4), toy_annotator(3), top_k=2)
+    assert job.plan.shards == 1  # Made here: networks do not run in a fork of a process that has threads.
+    return lambda: annotate(job, folder / "store", replace(CPU, workers=1), lambda done, total: None)
+
+
+def training(folder: Path) -> Callable[[], object]:
+    batches = train_batches(samples_of(source_of(8)), Share(batch=2), epoch=0, workers=1)
+    return lambda: next(batches)
+
+
+@pytest.mark.parametrize("prepared", [annotation, training])
+def test_a_worker_whose_run_was_killed_before_it_began_ends(
+    prepared: Callable[[Path], Callable[[], object]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, begins = os.pipe()
+
+    def begin_once_the_run_is_killed() -> None:
+        run = os.getppid()
+        os.write(begins, str(os.getpid()).encode())
+        while os.getppid() == run:
+            time.sleep(0.01)
+
+    monkeypatch.setattr(torch_worker.signal_handling, "_set_worker_signal_handlers", begin_once_the_run_is_killed)
+    process = multiprocessing.get_context("fork").Process(target=prepared(tmp_path))
+    process.start()
+    os.close(begins)
+    worker = int(os.read(begun, 100))
+    process.kill()
+    process.join()
+    try:
+        # The worker has the last end of the pipe that can be written to.
+        assert select.select([begun], [], [], ENDS_WITHIN)[0] == [begun]
+        assert os.read(begun, 1) == b""
+    finally:
+        os.close(begun)
+        if Path(f"/proc/{worker}").exists():
+            os.kill(worker, signal.SIGKILL)
