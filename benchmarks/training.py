@@ -14,7 +14,7 @@ import argparse
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -162,19 +162,11 @@ def labelled_samples(photos: str, folder: Path) -> TrainSamples:
 
 def fed(samples: TrainSamples, machine: Machine, use: Callable[[Batch], Any]) -> float:
     """Images a second of what is done with each batch of the loader, once its workers are at work."""
-    batches = endless(samples, machine)
+    samples, share = samples.left_to(machine.augment), Share(batch=BATCH)
+    batches = train_batches(samples, share, range(10**6), workers=machine.workers, device=machine.device)
     for _ in range(FIRST_STEPS + 2 * CORES):  # what the workers made while this process was not asking
         use(next(batches))
     return FED_STEPS * BATCH / elapsed(lambda: use(next(batches)), FED_STEPS)
-
-
-def endless(samples: TrainSamples, machine: Machine) -> Iterator[Batch]:
-    """One epoch after the other."""
-    epoch = 0
-    while True:
-        samples = samples.left_to(machine.augment)
-        yield from train_batches(samples, Share(batch=BATCH), epoch, workers=machine.workers, device=machine.device)
-        epoch += 1
 
 
 PARTS: dict[str, Callable[[str, Path], Figures]] = {"steps": steps, "models": models, "files": files}

@@ -30,7 +30,7 @@ def annotation(folder: Path) -> Callable[[], object]:
 
 
 def training(folder: Path) -> Callable[[], object]:
-    batches = train_batches(samples_of(source_of(8)), Share(batch=2), epoch=0, workers=1)
+    batches = train_batches(samples_of(source_of(8)), Share(batch=2), range(1), workers=1)
     return lambda: next(batches)
 
 

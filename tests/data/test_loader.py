@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from alltokens.data.batch import Batch
-from alltokens.data.loader import TURNS, TrainLoader, evaluation_batches, train_batches
+from alltokens.data.loader import TURNS, evaluation_batches, train_batches
 from alltokens.data.order import Share, epoch_order
 from alltokens.data.samples import AugmentedBy, EvaluationConfig, EvaluationSamples, TrainSamples
 from alltokens.errors import UserError
@@ -33,7 +33,7 @@ def evaluated(broken: tuple[int, ...] = (2,)) -> EvaluationSamples:
 
 
 def epoch_of(samples: TrainSamples, share: Share, epoch: int = 0, first: int = 0, workers: int = 0) -> list[Batch]:
-    return list(train_batches(samples, share, epoch, first, workers))
+    return list(train_batches(samples, share, range(epoch, epoch + 1), first, workers))
 
 
 def test_an_epoch_is_the_batches_of_its_order(samples: TrainSamples) -> None:
@@ -115,7 +115,7 @@ def test_global_random_states_are_untouched(samples: TrainSamples, workers: int)
 
 def begun(samples: TrainSamples) -> Iterator[Batch]:
     """An epoch after its first batch, its workers at work."""
-    batches = train_batches(samples, Share(batch=2), 0, workers=2)
+    batches = train_batches(samples, Share(batch=2), range(1), workers=2)
     next(batches)
     assert len(multiprocessing.active_children()) == 2
     return batches
@@ -143,29 +143,26 @@ def test_no_worker_outlives_a_consumer_that_fails(samples: TrainSamples) -> None
 
 
 @pytest.mark.parametrize("where", ["workers", "device"])
-def test_workers_that_stay_make_every_epoch_as_new_ones_would(samples: TrainSamples, where: AugmentedBy) -> None:
+@pytest.mark.parametrize("workers", [0, 2])
+def test_epochs_follow_each_other_as_if_each_were_alone(
+    samples: TrainSamples, where: AugmentedBy, workers: int
+) -> None:
     left, share = samples.left_to(where), Share(batch=2)
-    loader = TrainLoader(left, share, workers=2)
-    processes = []
-    for epoch, first in [(0, 3), (1, 0), (4, 2)]:
-        expected = epoch_of(left, share, epoch, first)
-        found = list(loader.epoch(epoch, first))
-        assert same_batches([batch.augmented() for batch in found], [batch.augmented() for batch in expected])
-        processes.append({process.pid for process in multiprocessing.active_children()})
-    assert len(processes[0]) == 2
-    assert processes == 3 * processes[:1]
-    loader.close()
-    assert multiprocessing.active_children() == []
+    alone = [*epoch_of(left, share, 3, first=5), *epoch_of(left, share, 4), *epoch_of(left, share, 5)]
+    together = list(train_batches(left, share, range(3, 6), 5, workers))
+    assert same_batches([batch.augmented() for batch in together], [batch.augmented() for batch in alone])
 
 
-def test_an_epoch_that_was_left_does_not_get_in_the_way_of_the_next(samples: TrainSamples) -> None:
-    loader = TrainLoader(samples, Share(batch=2), workers=2)
-    left = loader.epoch(0)
-    next(left)
-    left.close()
-    assert same_batches(list(loader.epoch(1)), epoch_of(samples, Share(batch=2), 1))
-    loader.close()
-    assert multiprocessing.active_children() == []
+def test_epochs_follow_each_other_by_the_same_workers(samples: TrainSamples) -> None:
+    batches = train_batches(samples, Share(batch=8), range(3), workers=2)
+    processes = [{process.pid for process in multiprocessing.active_children()} for _ in batches]
+    assert len(processes) == 6
+    assert all(found == processes[0] and len(found) == 2 for found in processes[:-1])
+
+
+def test_batches_that_would_be_no_whole_step_are_left_out_of_every_epoch(samples: TrainSamples) -> None:
+    one, other = (epoch_of(samples, Share(batch=4), epoch)[:3] for epoch in (0, 1))
+    assert same_batches(list(train_batches(samples, Share(batch=4, parts=3), range(2))), one + other)
 
 
 def test_workers_leave_an_interrupt_to_the_run(samples: TrainSamples) -> None:
@@ -187,7 +184,7 @@ def test_a_mistake_met_by_a_worker_is_one_sentence(workers: int) -> None:
 
 def test_fewer_than_no_workers_are_refused_at_once(samples: TrainSamples) -> None:
     for begin in (
-        lambda: train_batches(samples, Share(batch=2), 0, workers=-1),
+        lambda: train_batches(samples, Share(batch=2), range(1), workers=-1),
         lambda: evaluation_batches(evaluated(), Share(batch=2, drop_last=False), workers=-1),
     ):
         with pytest.raises(UserError) as error:
@@ -197,7 +194,7 @@ def test_fewer_than_no_workers_are_refused_at_once(samples: TrainSamples) -> Non
 
 def test_a_batch_larger_than_the_data_is_refused_at_once(samples: TrainSamples) -> None:
     with pytest.raises(UserError, match=r"^there are 17 images, fewer than a batch of 18; make the batch smaller$"):
-        train_batches(samples, Share(batch=18), 0)
+        train_batches(samples, Share(batch=18), range(1))
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -235,7 +232,7 @@ def test_a_batch_on_another_device_is_the_same(samples: TrainSamples) -> None:
 @pytest.mark.parametrize("workers", [0, 2])
 def test_batches_for_a_gpu_are_pinned_and_the_same_there(samples: TrainSamples, workers: int) -> None:
     device = torch.device("cuda")
-    batches = list(train_batches(samples, Share(batch=4), 0, workers=workers, device=device))
+    batches = list(train_batches(samples, Share(batch=4), range(1), workers=workers, device=device))
     for batch in batches:
         assert batch.score_maps is not None
         parts = [batch.images, batch.classes, batch.views, batch.seeds, batch.score_maps.logits, batch.score_maps.grids]
@@ -249,7 +246,7 @@ def test_batches_for_a_gpu_are_pinned_and_the_same_there(samples: TrainSamples, 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_what_is_left_to_a_gpu_is_pinned_and_the_same_there(samples: TrainSamples, workers: int) -> None:
     device, left = torch.device("cuda"), samples.left_to("device")
-    batches = list(train_batches(left, Share(batch=2), 0, workers=workers, device=device))
+    batches = list(train_batches(left, Share(batch=2), range(1), workers=workers, device=device))
     assert all(batch.boxes is not None and batch.boxes.pixels.is_pinned() for batch in batches)
     for batch, alone in zip(batches, epoch_of(left, Share(batch=2)), strict=True):
         there = batch.to(device).augmented()

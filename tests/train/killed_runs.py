@@ -11,7 +11,7 @@ from alltokens.train.journal import read_reports
 from alltokens.train.trainer import train
 
 from ..kills import kill_again_and_again
-from .toy_runs import MACHINE, toy_config
+from .toy_runs import SAVING, toy_config
 
 
 def main() -> None:
@@ -22,7 +22,7 @@ def main() -> None:
 
     def work(folder: Path) -> None:
         torch.set_num_threads(1)
-        train(config, folder, replace(MACHINE, workers=count), lambda *told: None)
+        train(config, folder, replace(SAVING, workers=count), lambda *told: None)
 
     def is_finished(folder: Path) -> bool:
         nonlocal count

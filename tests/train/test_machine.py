@@ -108,3 +108,10 @@ def test_memory_is_the_most_that_was_taken():
     taken = torch.ones(2**26)
     assert MACHINE.memory_gib() >= before
     assert MACHINE.memory_gib() * 2**30 >= taken.nbytes
+
+
+@pytest.mark.parametrize("saving", [0.0, -1.0])
+def test_a_run_that_would_never_save_is_refused(saving: float) -> None:
+    with pytest.raises(UserError) as raised:
+        Machine(torch.device("cpu"), 0, saving=saving)
+    assert str(raised.value) == f"saving must be above 0; got saving={saving:g}"

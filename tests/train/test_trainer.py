@@ -27,6 +27,7 @@ from alltokens.models.factory import open_model
 from alltokens.models.timm_model import TimmConfig
 from alltokens.plain import to_plain
 from alltokens.processes import Processes
+from alltokens.train.checkpoint import load_checkpoint
 from alltokens.train.journal import read_reports
 from alltokens.train.machine import Boards
 from alltokens.train.run_folder import read_config
@@ -34,7 +35,7 @@ from alltokens.train.stopping import Stopped
 from alltokens.train.trainer import open_data, train
 from alltokens.train.training import Training
 
-from .toy_runs import MACHINE, SIZE, plain_labels, silent, stop_at, toy_config, toy_data
+from .toy_runs import BATCH, MACHINE, SAVING, SIZE, plain_labels, silent, stop_at, toy_config, toy_data
 
 
 @pytest.fixture(scope="module")
@@ -139,6 +140,22 @@ def test_a_run_that_is_stopped_goes_on_as_if_it_had_not_been(data: Path, tmp_pat
     assert_same(tmp_path / "whole", tmp_path / "run")
 
 
+def test_a_run_that_fails_goes_on_from_the_last_checkpoint_in_the_middle_of_an_epoch_too(data: Path, tmp_path: Path):
+    config = toy_config(data)
+    train(config, tmp_path / "whole", MACHINE, silent)
+    for machine, lost, saved in [(SAVING, 5, 4), (MACHINE, 6, 4), (SAVING, 6, 5)]:
+
+        def fail(done: int, total: int, note: str, lost: int = lost) -> None:
+            if done == lost * BATCH:
+                raise RuntimeError("the power is gone")
+
+        with pytest.raises(RuntimeError):
+            train(config, tmp_path / "run", machine, fail)
+        assert load_checkpoint(tmp_path / "run" / "last").counters["step"] == saved
+    train(config, tmp_path / "run", MACHINE, silent)
+    assert_same(tmp_path / "whole", tmp_path / "run")
+
+
 def test_a_run_whose_device_augments_goes_on_after_a_stop_as_well(data: Path, tmp_path: Path):
     config, machine = toy_config(data), replace(MACHINE, augment="device")
     train(config, tmp_path / "whole", machine, silent)
@@ -198,7 +215,7 @@ def test_a_loss_that_is_not_finite_is_kept_out_of_the_weights_before_the_host_kn
     config = toy_config(data)
     training = Training(config, 3, MACHINE, Processes(0, 1))
     samples = open_data(config).train
-    batches = list(train_batches(samples, Share(batch=8), epoch=0))
+    batches = list(train_batches(samples, Share(batch=8), range(1)))
     training.take_step(batches[:1])
     good = training.objective.model.head.bias.detach().clone()
     training.objective.model.head.bias.data[0] = math.inf

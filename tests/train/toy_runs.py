@@ -5,6 +5,7 @@ import signal
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 
 import torch
@@ -31,6 +32,8 @@ from ..annotate.toys import CPU, photo_folder, toy_annotator, toy_job
 SIZE = (32, 32)
 BATCH = 8
 MACHINE = Machine(torch.device("cpu"), workers=0)
+SAVING = replace(MACHINE, saving=inf)
+"""Saves after every step, however short."""
 
 
 def toy_data(folder: Path, images: int = 24) -> Path:
@@ -115,7 +118,7 @@ def main() -> None:
     }
     try:
         machine = replace(
-            MACHINE,
+            SAVING,
             workers=int(workers),
             shard="sharded" in how,
             compile="compiled" in how,

@@ -1,6 +1,6 @@
 """The batches of epochs, made by worker processes whose number changes nothing."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from typing import Any, cast
@@ -18,52 +18,40 @@ from alltokens.workers import begin_worker
 CPU = torch.device("cpu")
 
 
-class TrainLoader:
-    """A process's share of one epoch after the other; workers may stay, as each takes some 50 ms to start and end."""
+def train_batches(
+    samples: TrainSamples, share: Share, epochs: range, first: int = 0, workers: int = 0, device: torch.device = CPU
+) -> Generator[Batch]:
+    """A process's share of epochs one after the other, without a pause between them, the first one from `first` on.
 
-    def __init__(
-        self, samples: TrainSamples, share: Share, workers: int = 0, device: torch.device = CPU, stay: bool = True
-    ) -> None:
-        assert share.drop_last, "batches of training are whole"
-        self.samples, self.share = samples, share
-        count = share.batches(len(samples.source))
-        self.loader = Loader(partial(train_batch, samples, share.repeats), min(workers, count), device, stay)
-
-    def epoch(self, epoch: int, first: int = 0) -> Iterator[Batch]:
-        """Its batches from `first` on; pinned where they are for a GPU."""
-        order = order_of(len(self.samples.source), self.samples.seed, epoch, self.share.repeats)
-        return self.loader.batches([(epoch, places) for places in self.share.places(len(order), first)])
-
-    def close(self) -> None:
-        """Let the workers end, once no epoch is left that was begun and not closed."""
-        del self.loader
-
-
-order_of = lru_cache(maxsize=1)(epoch_order)
-"""That of the epoch asked for last; forked workers find the one of their first epoch made."""
+    Batches are pinned where they are for a GPU. Workers end with the iterator, or when it is closed.
+    """
+    assert share.drop_last, "batches of training are whole"
+    images = len(samples.source)
+    left = len(epochs) * share.batches(images) - first
+    wanted = (
+        (epoch, places)
+        for place, epoch in enumerate(epochs)
+        for places in share.places(images, first if place == 0 else 0)
+    )
+    return batches(partial(train_batch, samples, share.repeats), wanted, min(workers, left), device)
 
 
 def train_batch(samples: TrainSamples, repeats: int, epoch: int, places: range, memory: Memory | None) -> Batch:
     """The samples of some places of an epoch."""
-    order = order_of(len(samples.source), samples.seed, epoch, repeats)
-    return samples.batch(epoch, order, places, memory)
+    return samples.batch(epoch, order_of(len(samples.source), samples.seed, epoch, repeats), places, memory)
 
 
-def train_batches(
-    samples: TrainSamples, share: Share, epoch: int, first: int = 0, workers: int = 0, device: torch.device = CPU
-) -> Iterator[Batch]:
-    """A process's share of one epoch's batches from `first` on; workers end with the iterator, or when it is closed."""
-    return TrainLoader(samples, share, workers, device, stay=False).epoch(epoch, first)
+order_of = lru_cache(maxsize=1)(epoch_order)
+"""That of the epoch asked for last: a worker goes from one to the next."""
 
 
 def evaluation_batches(
     samples: EvaluationSamples, share: Share, workers: int = 0, device: torch.device = CPU
-) -> Iterator[Batch]:
+) -> Generator[Batch]:
     """A process's share of all images, in as many batches as every other process has; its last may be empty."""
     assert not share.drop_last, "every image is evaluated"
-    places = share.places(len(samples.source))
-    loader = Loader(samples.batch, min(workers, len(places)), device, stay=False)
-    return loader.batches([(own,) for own in places])
+    wanted = [(places,) for places in share.places(len(samples.source))]
+    return batches(samples.batch, wanted, min(workers, len(wanted)), device)
 
 
 PREFETCHED = 2
@@ -97,30 +85,29 @@ class WholeBatches:
         return self.turns[-1]
 
 
-class Loader:
-    """Batches in the order they are asked for, by workers that end with the last of them or, if they stay, with it."""
+def batches(
+    make: Callable[..., Batch], wanted: Iterable[tuple[Any, ...]], workers: int, device: torch.device
+) -> Generator[Batch]:
+    """Batches in the order they are asked for."""
+    require(workers >= 0, f"workers must be at least 0; got workers={workers}")
+    loader = DataLoader[Batch | UserError](
+        cast(Dataset[Batch | UserError], WholeBatches(make)),
+        batch_size=None,
+        sampler=wanted,
+        num_workers=workers,
+        prefetch_factor=PREFETCHED if workers else None,
+        pin_memory=device.type == "cuda",
+        worker_init_fn=begin_worker,
+        # torch draws a seed for its workers; from the global state, the model's randomness would depend on it.
+        generator=torch.Generator(),
+    )
+    return handed_on(loader)
 
-    def __init__(self, make: Callable[..., Batch], workers: int, device: torch.device, stay: bool) -> None:
-        require(workers >= 0, f"workers must be at least 0; got workers={workers}")
-        self.wanted: list[tuple[Any, ...]] = []
-        self.loader = DataLoader[Batch | UserError](
-            cast(Dataset[Batch | UserError], WholeBatches(make)),
-            batch_size=None,
-            sampler=self.wanted,
-            num_workers=workers,
-            prefetch_factor=PREFETCHED if workers else None,
-            persistent_workers=stay and workers > 0,
-            pin_memory=device.type == "cuda",
-            worker_init_fn=begin_worker,
-            # torch draws a seed for its workers; from the global state, the model's randomness would depend on it.
-            generator=torch.Generator(),
-        )
 
-    def batches(self, wanted: Sequence[tuple[Any, ...]]) -> Iterator[Batch]:
-        """Batches until there is a mistake, which is raised."""
-        self.wanted[:] = wanted
-        for item in self.loader:
-            if isinstance(item, UserError):
-                raise item
-            # A worker uses its memory again; what is pinned is a copy already.
-            yield item.with_each(torch.clone) if self.loader.num_workers and not self.loader.pin_memory else item
+def handed_on(loader: DataLoader[Batch | UserError]) -> Generator[Batch]:
+    """Batches until there is a mistake, which is raised."""
+    for item in loader:
+        if isinstance(item, UserError):
+            raise item
+        # A worker uses its memory again; what is pinned is a copy already.
+        yield item.with_each(torch.clone) if loader.num_workers and not loader.pin_memory else item

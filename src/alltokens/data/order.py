@@ -53,6 +53,8 @@ class Share:
     """Whether an incomplete last batch is left out; otherwise the shares of it may differ, and some be empty."""
     repeats: int = 1
     """Places of an epoch that an image has, of those that come in it at all."""
+    parts: int = 1
+    """Batches that one step takes together; steps that would lack some are left out."""
 
     def __post_init__(self) -> None:
         assert 0 <= self.rank < self.processes, f"rank {self.rank} of {self.processes}"
@@ -67,8 +69,9 @@ class Share:
     def batches(self, images: int) -> int:
         """How many batches an epoch has, the same in every process."""
         whole, rest = divmod(images, self.batch)
-        count = whole if self.drop_last else whole + (rest > 0)
-        require(count > 0, f"there are {images:,} images, fewer than a batch of {self.batch:,}; make the batch smaller")
+        count = whole - whole % self.parts if self.drop_last else whole + (rest > 0)
+        step = self.parts * self.batch
+        require(count > 0, f"there are {images:,} images, fewer than a batch of {step:,}; make the batch smaller")
         return count
 
     def places(self, images: int, first: int = 0) -> list[range]:

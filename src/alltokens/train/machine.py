@@ -44,6 +44,11 @@ class Machine:
     boards: Boards = Boards()
     augment: AugmentedBy = "workers"
     """What resamples and recolours: the processes that decode or, in batches, the device."""
+    saving: float = 0.02
+    """Share of the time that checkpoints may take, about; a kill costs what was done since the last."""
+
+    def __post_init__(self) -> None:
+        require(self.saving > 0, f"saving must be above 0; got saving={self.saving:g}")
 
     @contextmanager
     def at_work(self) -> Iterator[None]:

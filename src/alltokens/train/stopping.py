@@ -5,8 +5,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from alltokens.processes import Processes
-
 
 class Stopped(Exception):
     """The run was told to stop, and saved; `status` is what a shell expects of a process that a signal ended."""
@@ -26,10 +24,6 @@ class StopRequest:
         """A second Ctrl-C ends the process at once, as it would any other."""
         self.number = number
         signal.signal(signal.SIGINT, signal.default_int_handler)
-
-    def of_any(self, processes: Processes) -> int:
-        """The signal that any of the processes got; all of them must then stop at the same step."""
-        return max(processes.gather(self.number))
 
 
 @contextmanager

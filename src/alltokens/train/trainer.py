@@ -1,9 +1,9 @@
-"""A run from its config to its folder: epochs of steps, an evaluation and a checkpoint after each, from anywhere on."""
+"""A run from its config to its folder: epochs of steps, an evaluation after each, from anywhere on."""
 
 import json
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -13,7 +13,7 @@ from typing import NoReturn
 import torch
 
 from alltokens.data.batch import Batch
-from alltokens.data.loader import TrainLoader, evaluation_batches
+from alltokens.data.loader import evaluation_batches, train_batches
 from alltokens.data.order import Share
 from alltokens.data.samples import EvaluationSamples, TrainSamples
 from alltokens.data.split import hold_out
@@ -21,7 +21,7 @@ from alltokens.errors import require
 from alltokens.evaluate.classification import Answers
 from alltokens.files import whole_folder
 from alltokens.labels.store import LabelStore, the_first
-from alltokens.models.weights import save_model
+from alltokens.models.weights import Model, save_model
 from alltokens.objectives.distill import DistillConfig
 from alltokens.objectives.mixing import grid_of
 from alltokens.objectives.teachers import classes_of_teacher
@@ -35,6 +35,7 @@ from alltokens.train.checkpoint import load_checkpoint, save_checkpoint
 from alltokens.train.config import DataConfig, TrainConfig
 from alltokens.train.journal import Journal, open_boards, read_reports
 from alltokens.train.machine import Machine
+from alltokens.train.pace import Pace
 from alltokens.train.run_folder import BEST, CONFIG, ENVIRONMENT, LAST, METRICS, REPORT, open_run
 from alltokens.train.sharding import gathered_model
 from alltokens.train.stopping import Stopped, StopRequest, stop_request
@@ -127,11 +128,12 @@ class Runner:
             rank=processes.rank,
             processes=processes.count,
             repeats=config.repeats,
+            parts=config.accumulate,
         )
         steps = self.share.batches(len(data.train.source)) // config.accumulate
-        require(steps > 0, f"there are {len(data.train.source):,} images, fewer than a batch of {config.batch:,}")
         self.training = Training(config, steps, machine, processes)
-        self.loader = TrainLoader(data.train.left_to(machine.augment), self.share, machine.workers, machine.device)
+        self.steps = config.schedule.total_epochs * steps
+        """Of the whole run."""
         self.sums: dict[str, float] = {}
         """Losses and times of the epoch's steps so far, added up."""
         self.note = ""
@@ -143,6 +145,7 @@ class Runner:
         self.journal = Journal(folder / METRICS, known) if processes.rank == 0 else None
         self.boards = open_boards(machine.boards, folder, self.training.step) if processes.rank == 0 else []
         self.page = Refreshed(folder / REPORT)
+        self.pace = Pace(machine.saving)
 
     def restore(self) -> int:
         """Go on from the last checkpoint, if there is one; bytes of the metrics that it knows of."""
@@ -156,37 +159,53 @@ class Runner:
         return int(counters["metrics_bytes"])
 
     def close(self) -> None:
-        """Nothing more is loaded or reported."""
-        self.loader.close()
+        """Nothing more is reported."""
         if self.journal is not None:
             self.journal.close()
         for board in self.boards:
             board.close()
 
     def run(self, request: StopRequest, report: Report) -> None:
-        """All epochs that are left."""
-        training, steps = self.training, self.training.steps_per_epoch
-        total = self.config.schedule.total_epochs
-        batch = self.config.batch
-        report(training.step * batch, total * steps * batch, "")
-        while training.step < total * steps:
-            epoch, done = divmod(training.step, steps)
-            before = time.monotonic()
-            for parts in self.parts_of_steps(epoch, done):
-                self.take(training.take_step(parts))
-                now = time.monotonic()
-                self.add({"seconds": now - before})
-                before = now
-                self.tell_of_skipped(parts)
-                report(training.step * batch, total * steps * batch, self.note)
-                number = request.of_any(self.processes)
-                if number and training.step % steps:
-                    self.save()
-                    self.stop(number)
-            self.end_epoch(epoch)
-            number = request.of_any(self.processes)
-            if number and training.step < total * steps:
-                self.stop(number)
+        """All steps that are left."""
+        training, batch = self.training, self.config.batch
+        report(training.step * batch, self.steps * batch, "")
+        with closing(self.batches()) as batches:
+            while training.step < self.steps:
+                self.next_step(batches)
+                report(training.step * batch, self.steps * batch, self.note)
+                epoch, begun = divmod(training.step, training.steps_per_epoch)
+                if not begun:
+                    self.end_epoch(epoch - 1)
+                self.save_or_stop(request)
+
+    def batches(self) -> Generator[Batch]:
+        """Of all steps that are left; those of the next epoch are made while one ends."""
+        epoch, done = divmod(self.training.step, self.training.steps_per_epoch)
+        samples, epochs = self.data.train.left_to(self.machine.augment), range(epoch, self.config.schedule.total_epochs)
+        first = done * self.config.accumulate
+        return train_batches(samples, self.share, epochs, first, self.machine.workers, self.machine.device)
+
+    def next_step(self, batches: Iterator[Batch]) -> None:
+        """One more, and what it took."""
+        began = time.monotonic()
+        parts = list(islice(batches, self.config.accumulate))
+        waited = time.monotonic()
+        self.take(self.training.take_step(parts))
+        self.add({"seconds": time.monotonic() - began, "waiting": waited - began})
+        self.tell_of_skipped(parts)
+
+    def save_or_stop(self, request: StopRequest) -> None:
+        """Save when it is time, at the end, and before the run stops because any of its processes was told to."""
+        told = self.processes.gather((request.number, self.pace.is_due()))
+        number, is_due, is_over = max(each[0] for each in told), any(each[1] for each in told), self.is_over()
+        if number or is_due or is_over:
+            self.save()
+        if number and not is_over:
+            self.stop(number)
+
+    def is_over(self) -> bool:
+        """Whether no step is left."""
+        return self.training.step == self.steps
 
     def stop(self, number: int) -> NoReturn:
         """What was saved is shown as well."""
@@ -210,18 +229,8 @@ class Runner:
                 self.skipped.add(key)
                 warnings.warn(f"the image '{key}' cannot be read and is left out; repair or remove it", stacklevel=2)
 
-    def parts_of_steps(self, epoch: int, done: int) -> Iterator[list[Batch]]:
-        """Batches of the steps that are left of an epoch, those of one step together."""
-        parts, steps = self.config.accumulate, self.training.steps_per_epoch
-        batches = self.loader.epoch(epoch, done * parts)
-        for _ in range(done, steps):
-            asked = time.monotonic()
-            found = list(islice(batches, parts))
-            self.add({"waiting": time.monotonic() - asked})
-            yield found
-
     def end_epoch(self, epoch: int) -> None:
-        """Evaluate, report and save."""
+        """Evaluate and report."""
         self.take(self.training.settle())
         steps = self.training.steps_per_epoch
         means = mean_of(self.processes.gather(self.sums))
@@ -233,26 +242,26 @@ class Runner:
         line["images_per_second"] = round(steps * self.config.batch / seconds, 1)
         line["data_wait"] = round(waiting / seconds, 4)
         line["memory_gib"] = round(max(self.processes.gather(self.machine.memory_gib())), 3)
-        answers, is_best = None, True
+        answers = None
         if self.data.validation is not None:
             started = time.monotonic()
             answers = self.evaluate(self.data.validation)
             line |= {"top1": answers.accuracy(), "top5": answers.accuracy(5), "loss": answers.mean_loss()}
             line["evaluation_seconds"] = round(time.monotonic() - started, 3)
-            is_best = answers.accuracy() > self.best
-            self.best = max(self.best, answers.accuracy())
+            if answers.accuracy() > self.best:
+                self.best = answers.accuracy()
+                self.keep_best(gathered_model(self.training.kept.model))
         if self.journal is not None:
             self.journal.report(line)
             for board in self.boards:
                 board.report(self.training.step, line)
-            self.show(answers, at_once=epoch + 1 == self.config.schedule.total_epochs)
-        # Before the checkpoint: a run that is killed between the two goes on from before both.
-        if is_best:
-            model = gathered_model(self.training.kept.model)
-            if self.processes.rank == 0:
-                (self.folder / BEST).mkdir(exist_ok=True)
-                save_model(model, self.folder / BEST / "model.safetensors")
-        self.save()
+            self.show(answers, at_once=self.is_over())
+
+    def keep_best(self, model: Model) -> None:
+        """Before the checkpoint: a run that is killed between the two goes on from before both."""
+        if self.processes.rank == 0:
+            (self.folder / BEST).mkdir(exist_ok=True)
+            save_model(model, self.folder / BEST / "model.safetensors")
 
     def show(self, answers: Answers | None, at_once: bool) -> None:
         """Bring the report up to date, with the answers of the epoch that was just reported."""
@@ -299,15 +308,19 @@ class Runner:
 
     def save(self) -> None:
         """Write the checkpoint; the metrics up to here belong to it."""
-        self.take(self.training.settle())
-        counters: dict[str, int | float | str] = {"best": self.best}
-        for rank, sums in enumerate(self.processes.gather(self.sums)):
-            counters |= {f"sum {rank} {name}": value for name, value in sums.items()}
-        checkpoint = self.training.checkpoint(counters)
-        if self.journal is not None:
-            checkpoint.counters["metrics_bytes"] = self.journal.size()
-            save_checkpoint(self.folder / LAST, checkpoint)
-        self.processes.wait()
+        with self.pace.timed():
+            self.take(self.training.settle())
+            counters: dict[str, int | float | str] = {"best": self.best}
+            for rank, sums in enumerate(self.processes.gather(self.sums)):
+                counters |= {f"sum {rank} {name}": value for name, value in sums.items()}
+            checkpoint = self.training.checkpoint(counters)
+            if self.data.validation is None:
+                # The newest weights: there is nothing to compare them on.
+                self.keep_best(checkpoint.model)
+            if self.journal is not None:
+                checkpoint.counters["metrics_bytes"] = self.journal.size()
+                save_checkpoint(self.folder / LAST, checkpoint)
+            self.processes.wait()
 
 
 def own_sums(counters: dict[str, int | float | str], processes: Processes) -> dict[str, float]:
