@@ -20,7 +20,7 @@ def both(request, tmp_path_factory) -> list[dict[str, Tensor]]:
     """What the two processes found, at equal and at unequal parts."""
     folder = tmp_path_factory.mktemp("two")
     command = [sys.executable, "-m", "tests.train.two_processes", folder, str(request.param)]
-    done = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=400)
     assert done.returncode == 0, done.stderr
     low = torch.cat([torch.load(folder / f"low {rank}.pt") for rank in (0, 1)])
     return [{**torch.load(folder / f"{rank}.pt"), "low": low} for rank in (0, 1)]

@@ -118,8 +118,9 @@ def main() -> None:
     }
     try:
         machine = replace(
-            SAVING,
+            MACHINE,
             workers=int(workers),
+            saving=1.0,
             shard="sharded" in how,
             compile="compiled" in how,
             recompute="recomputed" in how,
