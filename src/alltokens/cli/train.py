@@ -62,7 +62,7 @@ class Flags:
     """Compute what happens in a block again in the backward pass: a third more time, far less memory."""
     deterministic: bool = False
     """Have a GPU do the same each time, bit for bit, as the CPU does anyway."""
-    saving: float = 0.02
+    saving: float = Machine.saving
     """Share of the time that checkpoints may take: the more, the less a kill costs. SIGTERM and Ctrl-C save anyway."""
     tensorboard: bool = False
     """Write curves for TensorBoard into the run's folder."""
