@@ -7,15 +7,7 @@ import pytest
 from alltokens.report import refresh
 from alltokens.report.refresh import SECONDS_BETWEEN, Refreshed
 
-
-class Clock:
-    """Stands still until it is turned."""
-
-    def __init__(self) -> None:
-        self.now = 1.0
-
-    def monotonic(self) -> float:
-        return self.now
+from ..clock import Clock
 
 
 @pytest.fixture

@@ -7,14 +7,7 @@ import pytest
 from alltokens.train import pace as pace_module
 from alltokens.train.pace import Pace
 
-
-class Clock:
-    """Time that passes when it is told to."""
-
-    now = 100.0
-
-    def monotonic(self) -> float:
-        return self.now
+from ..clock import Clock
 
 
 @pytest.fixture
