@@ -11,18 +11,18 @@ from torch import Tensor
 
 @triton.jit
 def merge_rows(ids, values, out, length, LENGTH: tl.constexpr, BLOCK: tl.constexpr):
-    """Sums at first places; others are compared in blocks, so that a row of comparisons stays in registers."""
+    """Sums at first places; others are taken a block at a time, each thread adding up for places of its own."""
     row = tl.program_id(0).to(tl.int64) * length
     places = tl.arange(0, LENGTH)
     own = tl.load(ids + row + places, mask=places < length, other=-1)
     total, before = tl.zeros((LENGTH,), tl.float32), tl.zeros((LENGTH,), tl.int32)
-    for start in range(0, LENGTH, BLOCK):
+    for start in range(0, length, BLOCK):
         others = start + tl.arange(0, BLOCK)
         other = tl.load(ids + row + others, mask=others < length, other=-2)
         value = tl.load(values + row + others, mask=others < length, other=0.0)
-        same = own[:, None] == other[None, :]
-        total += tl.sum(tl.where(same, value[None, :], 0.0), 1)
-        before += tl.sum((same & (others[None, :] < places[:, None])).to(tl.int32), 1)
+        same = other[:, None] == own[None, :]
+        total += tl.sum(tl.where(same, value[:, None], 0.0), 0)
+        before += tl.sum((same & (others[:, None] < places[None, :])).to(tl.int32), 0)
     tl.store(out + row + places, tl.where(before == 0, total, 0.0), mask=places < length)
 
 
@@ -32,5 +32,6 @@ def merge(ids: Tensor, values: Tensor) -> Tensor:
     length = ids.shape[-1]
     padded = triton.next_power_of_2(length)
     rows = values.numel() // length
-    merge_rows[(rows,)](ids, values, out, length, LENGTH=padded, BLOCK=min(16, padded), num_warps=max(1, padded // 32))
+    # With more warps they would share a place, and meet in memory to add it up.
+    merge_rows[(rows,)](ids, values, out, length, LENGTH=padded, BLOCK=min(16, padded), num_warps=max(1, padded // 128))
     return out

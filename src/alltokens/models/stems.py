@@ -19,6 +19,7 @@ from alltokens.models.config import (
     T2TStem,
     ViTConfig,
 )
+from alltokens.models.convolution import convolution
 from alltokens.models.norms import TokenNorm
 from alltokens.models.t2t import TokensToToken
 from alltokens.shapes import Float
@@ -77,11 +78,6 @@ def chained(
         layers.append(convolution(before, after, kernel, stride, bias=bias or norm_kind == "none"))
         layers += [*norm(norm_kind, after), *activation(activation_kind)]
     return layers
-
-
-def convolution(before: int, after: int, kernel: int, stride: int, bias: bool) -> nn.Conv2d:
-    """A convolution padded so that it divides the size by its stride."""
-    return nn.Conv2d(before, after, kernel, stride, padding=max(0, (kernel - stride + 1) // 2), bias=bias)
 
 
 def norm(kind: StemNorm, channels: int) -> list[nn.Module]:

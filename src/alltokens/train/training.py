@@ -25,8 +25,8 @@ from alltokens.train.machine import Machine
 from alltokens.train.optimizer import (
     FiniteCheck,
     build_optimizer,
-    clear_gradients,
     clip_gradients,
+    hold_back,
     peak_learning_rate,
     set_learning_rate,
 )
@@ -61,6 +61,8 @@ class Training:
             shard(objectives, machine.device, processes)
         self.optimizer = build_optimizer(self.objective, config.optimizer, config.batch)
         self.forward = wrapped(self.objective, machine, processes)
+        self.stream = torch.cuda.Stream(machine.device) if machine.device.type == "cuda" else None
+        """For what the device does to a batch before it is trained on."""
         self.step = 0
         self.check: FiniteCheck | None = None
 
@@ -78,7 +80,7 @@ class Training:
             # All that a model draws, such as drop path, comes from the step alone: there is no state to restore.
             torch.manual_seed(step_seed(config.seed, self.step, place, self.processes.rank))
             last = place + 1 == len(parts)
-            batch = batch.to(self.device).augmented()
+            batch = self.brought(batch)
             with reducing(self.forward, last), self.precision.autocast():
                 answer = self.forward(batch)
             losses.append({"loss": answer.total.detach(), **answer.parts})
@@ -87,7 +89,7 @@ class Training:
         norm = clip_gradients(self.objective.parameters(), config.optimizer.clip)
         check = FiniteCheck(self.step, {**mean_of(losses), "gradient": self.precision.judged(norm)})
         # The device itself keeps what is not finite out of the weights; the host hears of it a step later.
-        clear_gradients(self.objective.parameters(), check.broken)
+        hold_back(self.optimizer, check.broken)
         values = self.settle()
         self.check = check
         scaler.step(self.optimizer)
@@ -98,6 +100,16 @@ class Training:
             self.average.update(self.objective.model, decay)
         self.step += 1
         return values
+
+    def brought(self, batch: Batch) -> Batch:
+        """The batch on the device, augmented; a GPU does both while it is at the step before."""
+        if self.stream is None:
+            return batch.to(self.device).augmented()
+        with torch.cuda.stream(self.stream):
+            batch = batch.to(self.device).augmented()
+        now = torch.cuda.current_stream(self.device)
+        now.wait_stream(self.stream)
+        return batch.with_each(lambda part: in_use(part, now))
 
     def settle(self) -> dict[str, float]:
         """What there is to report of the last step, once: it does not wait for it, but no weights are saved before."""
@@ -176,6 +188,12 @@ def wrapped(objective: Objective, machine: Machine, processes: Processes) -> nn.
         for part in parts:
             part.compile()
     return forward
+
+
+def in_use(tensor: Tensor, stream: torch.cuda.Stream) -> Tensor:
+    """The tensor, whose memory the stream that made it leaves alone until the other is done with it."""
+    tensor.record_stream(stream)
+    return tensor
 
 
 def mean_of(several: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
