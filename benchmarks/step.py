@@ -12,6 +12,7 @@ import time
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
+from statistics import median
 from typing import Any
 
 import torch
@@ -86,6 +87,7 @@ def main() -> None:
         graphs = counters["stats"]["unique_graphs"]
         seconds = elapsed(step, STEPS) / STEPS
         figures |= {"step_ms": round(1e3 * seconds, 2), "images_per_second": round(BATCH / seconds, 1)}
+        figures["host_ms"] = round(1e3 * median(handed_over(step) for _ in range(STEPS)), 2)
         figures |= cost_of_check(training, seconds)
         if CUDA:
             figures |= {
@@ -98,6 +100,15 @@ def main() -> None:
     write_results("step" if CUDA else "step_cpu", environment() | figures)
     for key, value in figures.items():
         print(f"{key:28} {value}")
+
+
+def handed_over(step: Any) -> float:
+    """Seconds until the host has asked for a whole step, of a device that has nothing else to do."""
+    if CUDA:
+        torch.cuda.synchronize()
+    start = time.perf_counter()
+    step()
+    return time.perf_counter() - start
 
 
 def hidden_waits(step: Any) -> list[str]:

@@ -51,7 +51,7 @@ NAME = "training" if CUDA else "training_cpu"
 CORES = len(os.sched_getaffinity(0))
 MACHINE = Machine(DEVICE, workers=CORES, compile=CUDA)
 SECONDS = 12.0 if CUDA else 30.0
-FILES, CLASSES = (32 * 1024, 1000) if CUDA else (256, 8)
+FILES, CLASSES = (8 * 1024, 1000) if CUDA else (256, 8)
 FED_STEPS = 80 if CUDA else 4
 """Steps from files that are timed, after the first ones."""
 
@@ -62,10 +62,14 @@ TOKEN_LABELS = prepared(supervised("lvvit_s", "token_labels"))
 PLAIN_LABELS = prepared(mixed(supervised("lvvit_s", "plain_labels"), MixConfig(kind="token")))
 
 
-def trainer_step(config: TrainConfig) -> Callable[[], Any]:
-    """A step of the trainer, on batches that are ready."""
-    training = Training(config, 5000, MACHINE, Processes(0, 1))
-    batches = [ready_batch(config, seed) for seed in range(BATCHES)]
+def training_of(config: TrainConfig) -> Training:
+    """A trainer's work on this machine."""
+    return Training(config, 5000, MACHINE, Processes(0, 1))
+
+
+def ready_step(training: Training) -> Callable[[], Any]:
+    """A step of it, on batches that are ready."""
+    batches = [ready_batch(training.config, seed) for seed in range(BATCHES)]
 
     def step() -> None:
         training.take_step([batches[training.step % BATCHES]])
@@ -83,9 +87,9 @@ def deit_small() -> torch.nn.Module:
 def steps(photos: str, folder: Path) -> Figures:
     """Images a second of three steps in turns, and the memory of the first alone."""
     with MACHINE.at_work():
-        rivals = {"lvvit_s, token labels": trainer_step(TOKEN_LABELS)}
+        rivals = {"lvvit_s, token labels": ready_step(training_of(TOKEN_LABELS))}
         peak = MACHINE.memory_gib()
-        rivals["lvvit_s, plain labels"] = trainer_step(PLAIN_LABELS)
+        rivals["lvvit_s, plain labels"] = ready_step(training_of(PLAIN_LABELS))
         rivals["timm deit_s"] = training_step(deit_small(), BATCH, compiled=CUDA)
         seconds = median_seconds(rivals, SECONDS)
     token, plain, deit = (seconds[name] for name in rivals)
@@ -120,7 +124,9 @@ def files(photos: str, folder: Path) -> Figures:
     samples = labelled_samples(photos, folder)
     rates: dict[str, float] = {}
     with MACHINE.at_work():
-        rates["ready tensors"] = BATCH / median_seconds({"ready": trainer_step(TOKEN_LABELS)}, SECONDS / 3)["ready"]
+        rates["ready tensors"] = (
+            BATCH / median_seconds({"ready": ready_step(training_of(TOKEN_LABELS))}, SECONDS / 3)["ready"]
+        )
         training = Training(TOKEN_LABELS, 5000, MACHINE, Processes(0, 1))
         for way in ("workers", "device"):
             machine = replace(MACHINE, augment=way)

@@ -7,7 +7,7 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "src" / "alltokens"
 
-GROUND = ["errors", "shapes", "files", "plain", "processes", "progress", "workers"]
+GROUND = ["errors", "shapes", "files", "kernels", "plain", "processes", "progress", "workers"]
 STAGES = [
     *["geometry", "models", "sources", "labels", "annotate", "augment", "data", "mix", "objectives", "evaluate"],
     *["explain", "report", "train", "export", "recipes", "demo", "cli"],

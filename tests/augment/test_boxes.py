@@ -3,20 +3,25 @@
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from alltokens.augment import boxes as boxes_module
-from alltokens.augment.boxes import Boxes, cut
+from alltokens.augment.boxes import Boxes, cut, is_fused
+from alltokens.augment.photometric import Operation
 from alltokens.augment.pipeline import Augment, AugmentConfig, Draw, apply
 from alltokens.geometry.view import View
 
+from ..kernels import run_with_kernels
 from ..sources.pictures import noise
 
+ROOT = Path(__file__).parents[2]
 SIZES = [(60, 80), (80, 60), (64, 64), (30, 120), (201, 143)]
 # For a turned view torch's cubic kernel is not Pillow's.
 AGREEING = {
@@ -114,3 +119,31 @@ def test_a_gpu_makes_the_same_of_them() -> None:
     difference = (there.cpu().int() - boxes.augmented().int()).abs()
     # Rounded otherwise now and then, of which steep operations make much.
     assert (difference <= 2).double().mean() >= 0.99
+
+
+def test_a_gpu_runs_the_kernels() -> None:
+    with FakeTensorMode():
+        assert is_fused(torch.empty(5, 3, dtype=torch.uint8, device="cuda"))
+    assert not is_fused(torch.empty(5, 3, dtype=torch.uint8))
+
+
+@pytest.mark.slow
+def test_the_triton_kernels_make_the_same_of_them() -> None:
+    run_with_kernels("tests.augment.test_boxes")
+
+
+def check_kernels() -> None:
+    """Views and interpolations as they are drawn, and one change of colour: those drawn may make much of a level."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    draws, images = drawn(AugmentConfig(size=(12, 16), policy="rand-m9-n3-p1-inc1"), 12)
+    assert {draw.view.is_axis_aligned for draw in draws} == {True, False}
+    boxes = boxes_of([replace(draw, operations=(Operation("invert"),)) for draw in draws], images)
+    there = replace(boxes, pixels=boxes.pixels.to(device)).all_at_once()
+    assert there.is_contiguous(memory_format=torch.channels_last)
+    difference = (there.cpu().int() - boxes.some_at_once().int()).abs()
+    assert difference.max() <= 1
+    assert (difference == 0).double().mean() > 0.99
+
+
+if __name__ == "__main__":
+    check_kernels()

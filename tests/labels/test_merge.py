@@ -1,9 +1,5 @@
 """Values of equal ids added up, against a loop, and the Triton kernel run by Triton's interpreter."""
 
-import os
-import subprocess
-import sys
-
 import pytest
 import torch
 from torch import Tensor
@@ -11,7 +7,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from alltokens.labels.merge import MOST, is_fused, kernel_merge, merge
 
-from .test_sparse_loss import ROOT
+from ..kernels import run_with_kernels
 
 
 def drawn(length: int, ids: int) -> tuple[Tensor, Tensor]:
@@ -58,10 +54,7 @@ def test_a_gpu_runs_the_kernel_for_what_fits_into_it() -> None:
 
 @pytest.mark.slow
 def test_the_triton_kernel_adds_up_the_same() -> None:
-    # A process of its own: Triton reads the variable once, and cannot compile functions that check their shapes.
-    interpreted = {} if torch.cuda.is_available() else {"TRITON_INTERPRET": "1"}
-    environment = {**os.environ, **interpreted, "JAXTYPING_DISABLE": "1"}
-    subprocess.run([sys.executable, "-m", "tests.labels.test_merge"], cwd=ROOT, env=environment, check=True)
+    run_with_kernels("tests.labels.test_merge")
 
 
 def check_kernel() -> None:

@@ -1,6 +1,5 @@
 """The sparse cross-entropy against the dense formula, and its Triton kernels run by Triton's interpreter."""
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -23,6 +22,7 @@ from alltokens.labels.sparse_loss import (
     token_losses,
 )
 
+from ..kernels import run_with_kernels
 from .score_maps import dense_loss, difference, random_maps, turned_views
 
 ROOT = Path(__file__).parents[2]
@@ -159,10 +159,7 @@ def test_it_works_without_triton() -> None:
 
 @pytest.mark.slow
 def test_the_triton_kernels_equal_the_plain_operations() -> None:
-    # A process of its own: Triton reads the variable once, and cannot compile functions that check their shapes.
-    interpreted = {} if torch.cuda.is_available() else {"TRITON_INTERPRET": "1"}
-    environment = {**os.environ, **interpreted, "JAXTYPING_DISABLE": "1"}
-    subprocess.run([sys.executable, "-m", "tests.labels.test_sparse_loss"], cwd=ROOT, env=environment, check=True)
+    run_with_kernels("tests.labels.test_sparse_loss")
 
 
 def compare_kernels(b: int, n: int, classes: int, dtype: torch.dtype, tolerance: float) -> None:

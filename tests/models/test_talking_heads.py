@@ -1,10 +1,8 @@
 """Talking-heads attention against a loop over heads, timm, and its own Triton kernels run by Triton's interpreter."""
 
-import os
 import subprocess
 import sys
 from functools import partial
-from pathlib import Path
 from unittest.mock import patch
 
 import pytest
@@ -15,6 +13,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from alltokens.models.talking_heads import fused_attention, fused_backward, plain_attention, talking_heads
+
+from ..kernels import run_with_kernels
 
 
 def sine(t: int, *shape: int) -> Tensor:
@@ -144,10 +144,7 @@ def test_it_works_without_triton() -> None:
 
 @pytest.mark.slow
 def test_the_triton_kernels_equal_the_plain_operations() -> None:
-    # A process of its own: Triton reads the variable once, and cannot compile functions that check their shapes.
-    interpreted = {} if torch.cuda.is_available() else {"TRITON_INTERPRET": "1"}
-    environment = {**os.environ, **interpreted, "JAXTYPING_DISABLE": "1"}
-    subprocess.run([sys.executable, Path(__file__)], env=environment, check=True)
+    run_with_kernels("tests.models.test_talking_heads")
 
 
 def compare_kernels(b: int, h: int, n: int, c: int, dtype: torch.dtype, tolerance: float) -> None:

@@ -28,7 +28,7 @@ def test_parameters_and_buffers_are_averaged_as_timm_does(warmup):
     average, timms = Average(model), ModelEmaV3(model, decay=0.9, use_warmup=warmup)
     for step in range(12):
         move(model)
-        average.update(model, decay_of_step(config, 8, step))
+        average.update(decay_of_step(config, 8, step))
         # timm counts from 1; given a step it copies the model in the first one, warm-up or not.
         timms.update(model, step=step + 1 if warmup else None)
         expected = timms.module.state_dict()
@@ -41,7 +41,7 @@ def test_the_average_is_the_definitions():
     wanted = {name: value.double() for name, value in model.state_dict().items()}
     for _ in range(5):
         move(model)
-        average.update(model, 0.75)
+        average.update(0.75)
         for name, value in model.state_dict().items():
             counts = name.endswith("num_batches_tracked")
             wanted[name] = value.double() if counts else 0.75 * wanted[name] + 0.25 * value.double()
@@ -58,7 +58,7 @@ def test_the_average_is_a_copy_in_evaluation_without_gradients():
     assert model.training
     assert not any(parameter.requires_grad for parameter in average.module.parameters())
     assert all(parameter.requires_grad for parameter in model.parameters())
-    average.update(model, 0.5)
+    average.update(0.5)
     assert all(map(torch.equal, average.module.parameters(), model.parameters()))
 
 

@@ -57,7 +57,7 @@ class Run:
             self.optimizer.zero_grad()
             model(images_for(CONFIG, seed=self.step)).image_logits.square().sum().backward()
             self.optimizer.step()
-            self.average.update(model, 0.9)
+            self.average.update(0.9)
             self.step += 1
 
     def checkpoint(self) -> Checkpoint:

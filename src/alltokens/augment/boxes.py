@@ -9,12 +9,14 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from alltokens.augment import photometric
 from alltokens.augment.pipeline import Draw, apply_batch
 from alltokens.geometry.resample import needed, sent
+from alltokens.kernels import HAS_TRITON
 from alltokens.shapes import UInt8
 
 AT_ONCE = 128
-"""Images that are resampled at once: as floating numbers of one size they take ten times their memory."""
+"""Images that torch resamples at once: as floating numbers of one size they take ten times their memory."""
 
 
 def cut(draw: Draw, image: Image.Image) -> tuple[Draw, Image.Image]:
@@ -35,11 +37,28 @@ class Boxes:
 
     def augmented(self) -> UInt8[Tensor, "b 3 h w"]:
         """The images as they were drawn, on the device that the pixels are on; laid out as workers lay them out."""
+        images = self.all_at_once() if is_fused(self.pixels) else self.some_at_once()
+        return images.contiguous(memory_format=torch.channels_last)
+
+    def all_at_once(self) -> UInt8[Tensor, "b 3 h w"]:
+        """By Triton kernels."""
+        from alltokens.geometry.resample_kernel import apply_boxes
+
+        views, interpolations, fills = zip(*((x.view, x.interpolation, x.fill) for x in self.draws), strict=True)
+        canvases = apply_boxes(self.pixels, views, interpolations, fills)
+        return photometric.apply_batch(canvases, [draw.operations for draw in self.draws])
+
+    def some_at_once(self) -> UInt8[Tensor, "b 3 h w"]:
+        """In torch's own operations."""
         groups = [self.draws[first : first + AT_ONCE] for first in range(0, len(self.draws), AT_ONCE)]
         counts = [sum(math.prod(draw.view.source) for draw in group) for group in groups]
         parts = zip(groups, self.pixels.split(counts), strict=True)
-        images = torch.cat([apply_batch(group, padded(pixels, group), padded=True) for group, pixels in parts])
-        return images.contiguous(memory_format=torch.channels_last)
+        return torch.cat([apply_batch(group, padded(pixels, group), padded=True) for group, pixels in parts])
+
+
+def is_fused(pixels: Tensor) -> bool:
+    """Whether Triton kernels take these."""
+    return pixels.is_cuda and HAS_TRITON
 
 
 def padded(pixels: UInt8[Tensor, "n 3"], draws: Sequence[Draw]) -> UInt8[Tensor, "b 3 h w"]:

@@ -247,9 +247,7 @@ def resample(images: Float[Tensor, "b c H W"], views: Sequence[View], interpolat
 
 def resize(images: Float[Tensor, "b c H W"], views: Sequence[View], interpolation: str) -> Float[Tensor, "b c h w"]:
     """Axis-aligned views."""
-    height, width = views[0].size
-    rows = [(view.matrix[1][1], view.matrix[1][2], height, view.source[0]) for view in views]
-    columns = [(view.matrix[0][0], view.matrix[0][2], width, view.source[1]) for view in views]
+    rows, columns, _ = zip(*map(steps, views), strict=True)
     return separable(images, rows, columns, interpolation)
 
 
@@ -257,20 +255,29 @@ def shrink_and_turn(
     images: Float[Tensor, "b c H W"], views: Sequence[View], interpolation: str
 ) -> Float[Tensor, "b c h w"]:
     """Turned and sheared views; the second step's bicubic kernel is torch's (a = -0.75), Pillow's there has a = -1."""
-    parts = [(shrink(view), view.source) for view in views]
-    rows, columns = [], []
-    for part, (from_height, from_width) in parts:
-        left, top, right, bottom = part.box
-        rows.append(((bottom - top) / part.size[0], float(top), part.size[0], from_height))
-        columns.append(((right - left) / part.size[1], float(left), part.size[1], from_width))
+    rows, columns, turns = zip(*map(steps, views), strict=True)
     shrunk = separable(images, rows, columns, interpolation)
-    points = canvas_points([part.turn for part, _ in parts], views[0].size, images)
+    points = canvas_points(turns, views[0].size, images)
     grid = 2 * points / beside(points, [shrunk.shape[3], shrunk.shape[2]]) - 1
     return F.grid_sample(shrunk, grid, mode=interpolation, padding_mode="border", align_corners=False)
 
 
 Axis = tuple[float, float, int, int]
 """Scale and offset of the map from an output axis to an input axis, and how many pixels each of the two has."""
+NO_TURN: Matrix = ((1.0, 0.0, 0.0), (0.0, 1.0, 0.0))
+
+
+def steps(view: View) -> tuple[Axis, Axis, Matrix]:
+    """How a view is taken: the maps of its rows and of its columns, and how what they give is then turned."""
+    (a, _, e), (_, d, f) = view.matrix
+    (height, width), (from_height, from_width) = view.size, view.source
+    if view.is_axis_aligned:
+        return (d, f, height, from_height), (a, e, width, from_width), NO_TURN
+    part = shrink(view)
+    (left, top, right, bottom), (height, width) = part.box, part.size
+    rows = (bottom - top) / height, float(top), height, from_height
+    columns = (right - left) / width, float(left), width, from_width
+    return rows, columns, part.turn
 
 
 def separable(

@@ -1,12 +1,11 @@
 """Values of equal classes added up within a token: what makes a sparse target of many cells' classes."""
 
-from importlib.util import find_spec
-
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-HAS_TRITON = find_spec("triton") is not None
+from alltokens.kernels import HAS_TRITON
+
 MOST = 256
 """Values of a token that a kernel compares each with each; more are sorted."""
 

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from alltokens.errors import UserError
+from alltokens.kernels import HAS_TRITON
 from alltokens.labels.align import SparseTargets
-from alltokens.labels.merge import HAS_TRITON
 from alltokens.shapes import Float, Int
 
 FUSED_DTYPES = torch.bfloat16, torch.float16, torch.float32

@@ -1,6 +1,5 @@
 """Talking-heads attention (CaiT, section 4.3): heads are mixed by a learned matrix before and after the softmax."""
 
-from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -8,12 +7,12 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.flop_counter import register_flop_formula
 
+from alltokens.kernels import HAS_TRITON
 from alltokens.shapes import Float
 
 FUSED_DTYPES = torch.bfloat16, torch.float16, torch.float32
 FUSED_HEADS = 16
 """Most heads that one matrix instruction mixes."""
-HAS_TRITON = find_spec("triton") is not None
 
 
 def talking_heads(

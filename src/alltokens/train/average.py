@@ -2,9 +2,10 @@
 
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from alltokens.errors import require
 from alltokens.train.sharding import local
@@ -41,21 +42,27 @@ class Average:
     """A copy of a model, in evaluation and without gradients; `module.state_dict()` is all of its state."""
 
     def __init__(self, model: nn.Module) -> None:
+        self.model = model
         self.module = deepcopy(model).eval().requires_grad_(False)
 
+    @cached_property
+    def pairs(self) -> list[tuple[Tensor, Tensor]]:
+        """Averages and what they follow, found once, after both are sharded: it takes as long as to move them."""
+        return list(zip(tensors_of(self.module), tensors_of(self.model), strict=True))
+
     @torch.no_grad()
-    def update(self, model: nn.Module, decay: float) -> None:
+    def update(self, decay: float) -> None:
         """Keep `decay` of the average of each parameter and buffer; counts are copied."""
         averages, values = [], []
-        for average, value in zip(tensors_of(self.module), tensors_of(model), strict=True):
+        for average, value in self.pairs:
             if average.is_floating_point():
-                averages.append(average)
-                values.append(value)
+                averages.append(local(average))
+                values.append(local(value))
             else:
                 average.copy_(value)
         torch._foreach_lerp_(averages, values, 1 - decay)
 
 
-def tensors_of(module: nn.Module) -> list[torch.Tensor]:
-    """What this process has of parameters, then buffers, in an order that copies share."""
-    return [local(tensor) for tensor in (*module.parameters(), *module.buffers())]
+def tensors_of(module: nn.Module) -> list[Tensor]:
+    """Parameters, then buffers, in an order that copies share."""
+    return [*module.parameters(), *module.buffers()]

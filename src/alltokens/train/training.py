@@ -59,6 +59,7 @@ class Training:
         if machine.shard:
             objectives = [self.objective, self.kept] if self.average else [self.objective]
             shard(objectives, machine.device, processes)
+        self.trained = [parameter for parameter in self.objective.parameters() if parameter.requires_grad]
         self.optimizer = build_optimizer(self.objective, config.optimizer, config.batch)
         self.forward = wrapped(self.objective, machine, processes)
         self.stream = torch.cuda.Stream(machine.device) if machine.device.type == "cuda" else None
@@ -86,7 +87,7 @@ class Training:
             losses.append({"loss": answer.total.detach(), **answer.parts})
             scaler.scale(answer.total / len(parts)).backward()
         scaler.unscale_(self.optimizer)
-        norm = clip_gradients(self.objective.parameters(), config.optimizer.clip)
+        norm = clip_gradients(self.trained, config.optimizer.clip)
         check = FiniteCheck(self.step, {**mean_of(losses), "gradient": self.precision.judged(norm)})
         # The device itself keeps what is not finite out of the weights; the host hears of it a step later.
         hold_back(self.optimizer, check.broken)
@@ -97,7 +98,7 @@ class Training:
         self.optimizer.zero_grad()
         if self.average is not None and config.average is not None:
             decay = decay_of_step(config.average, config.batch, self.step)
-            self.average.update(self.objective.model, decay)
+            self.average.update(decay)
         self.step += 1
         return values
 
@@ -198,6 +199,8 @@ def in_use(tensor: Tensor, stream: torch.cuda.Stream) -> Tensor:
 
 def mean_of(several: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
     """Means over the parts of a step."""
+    if len(several) == 1:
+        return several[0]
     return {name: torch.stack([losses[name] for losses in several]).mean() for name in several[0]}
 
 
