@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader, Dataset, get_worker_info
 from alltokens.data.batch import Batch
 from alltokens.data.memory import Memory
 from alltokens.data.order import Share, epoch_order
+from alltokens.data.parcel import Parcel
 from alltokens.data.samples import EvaluationSamples, TrainSamples
 from alltokens.errors import UserError, require
 from alltokens.workers import begin_worker
@@ -69,12 +70,14 @@ class WholeBatches:
     turns: list[Memory] = field(default_factory=lambda: [Memory(shared=True) for _ in range(TURNS)])
     """What a worker writes its batches to."""
 
-    def __getitem__(self, wanted: tuple[Any, ...]) -> Batch | UserError:
+    def __getitem__(self, wanted: tuple[Any, ...]) -> Batch | Parcel | UserError:
         """A mistake is handed over as it is: torch would bury its sentence in a worker's traceback."""
+        memory = self.memory()
         try:
-            return self.make(*wanted, self.memory())
+            batch = self.make(*wanted, memory)
         except UserError as error:
             return error
+        return batch if memory is None else Parcel.of(batch, memory)
 
     def memory(self) -> Memory | None:
         """Of a worker, what its next batch is written to."""
@@ -90,8 +93,8 @@ def batches(
 ) -> Generator[Batch]:
     """Batches in the order they are asked for."""
     require(workers >= 0, f"workers must be at least 0; got workers={workers}")
-    loader = DataLoader[Batch | UserError](
-        cast(Dataset[Batch | UserError], WholeBatches(make)),
+    loader = DataLoader[Batch | Parcel | UserError](
+        cast(Dataset[Batch | Parcel | UserError], WholeBatches(make)),
         batch_size=None,
         sampler=wanted,
         num_workers=workers,
@@ -104,10 +107,12 @@ def batches(
     return handed_on(loader)
 
 
-def handed_on(loader: DataLoader[Batch | UserError]) -> Generator[Batch]:
+def handed_on(loader: DataLoader[Batch | Parcel | UserError]) -> Generator[Batch]:
     """Batches until there is a mistake, which is raised."""
     for item in loader:
         if isinstance(item, UserError):
             raise item
-        # A worker uses its memory again; what is pinned is a copy already.
-        yield item.with_each(torch.clone) if loader.num_workers and not loader.pin_memory else item
+        if isinstance(item, Parcel):
+            # A worker uses its memory again; what is pinned is a copy already.
+            item = (item if loader.pin_memory else item.copy()).opened()
+        yield item

@@ -5,9 +5,12 @@ from torch import Tensor
 
 from alltokens.shapes import UInt8
 
+ALIGNED = 16
+"""Bytes that numbers of every type may begin at a multiple of."""
+
 
 class Memory:
-    """Images of one batch, one after the other, rows and channels as Pillow has them."""
+    """Images of one batch, one after the other, rows and channels as Pillow has them, then all else of it."""
 
     def __init__(self, shared: bool = False) -> None:
         self.shared = shared
@@ -16,12 +19,23 @@ class Memory:
 
     def add(self, image: UInt8[Tensor, "3 h w"]) -> None:
         """Copy an image behind the others."""
-        end = self.used + image.numel()
+        rows = image.permute(1, 2, 0)
+        self.room(image.numel()).view(rows.shape).copy_(rows)
+
+    def append(self, tensor: Tensor) -> int:
+        """Copy a tensor without gaps behind the images; where it begins."""
+        self.room(-self.used % ALIGNED)
+        start, raw = self.used, tensor.reshape(-1).view(torch.uint8)
+        self.room(len(raw)).copy_(raw)
+        return start
+
+    def room(self, count: int) -> UInt8[Tensor, " count"]:
+        """The next bytes, which are used from now on."""
+        end = self.used + count
         if end > len(self.bytes):
             self.grow(end)
-        rows = image.permute(1, 2, 0)
-        self.bytes[self.used : end].view(rows.shape).copy_(rows)
-        self.used = end
+        free, self.used = self.bytes[self.used : end], end
+        return free
 
     def grow(self, needed: int) -> None:
         """Take more, and keep what is there; pages that nothing is written to are not really taken."""
