@@ -122,9 +122,10 @@ def test_memory_is_counted_by_the_rule():
         weights,
     )
     # By hand: two norms and three linear layers keep their input, the product its queries, keys and values, the MLP
-    # both sides of its activation; and, of three convolutions at 112 x 112, the outputs and those of their activations.
+    # both sides of its activation; of three convolutions at 112 x 112, the outputs and those of their activations; and
+    # the patches that the last one is laid out in for the fourth.
     blocks = 12 * (197 * 240 * (2 + 3 + 3 + 2 * 3) + 4 * 197 * 197)
-    stem = 3 * 224 * 224 + 112 * 112 * 64 * 3 * 2
+    stem = 3 * 224 * 224 + 112 * 112 * 64 * (3 * 2 + 1)
     assert memory.activations == pytest.approx(256 * 2 * (blocks + stem), rel=0.02)
     in_one_process = memory_of(replace(config, precision="float32"))
     assert in_one_process.activations == 8 * memory.activations
