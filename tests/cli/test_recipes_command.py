@@ -128,7 +128,7 @@ def test_memory_is_counted_by_the_rule():
     stem = 3 * 224 * 224 + 112 * 112 * 64 * (3 * 2 + 1)
     assert memory.activations == pytest.approx(256 * 2 * (blocks + stem), rel=0.02)
     in_one_process = memory_of(replace(config, precision="float32"))
-    assert in_one_process.activations == 8 * memory.activations
+    assert in_one_process.activations == pytest.approx(8 * memory.activations, rel=1e-3)
     assert in_one_process.total == 5 * weights + in_one_process.activations
 
 

@@ -43,12 +43,12 @@ def memory_of(config: TrainConfig, processes: int = 1) -> Memory:
         gradients=weights,
         optimizer=MOMENTS[config.optimizer.kind] * weights,
         average=weights if config.average else 0,
-        activations=images * kept_for_backward(model, config) * BYTES[config.precision],
+        activations=kept_for_backward(model, config, images) * BYTES[config.precision],
     )
 
 
-def kept_for_backward(model: nn.Module, config: TrainConfig) -> int:
-    """Numbers that the backward pass needs of one image, counted on the meta device, each tensor once."""
+def kept_for_backward(model: nn.Module, config: TrainConfig, images: int) -> int:
+    """Numbers that the backward pass needs of a batch, counted on the meta device, each tensor once."""
     weights = {place_of(tensor) for tensor in (*model.parameters(), *model.buffers())}
     kept: dict[int, Tensor] = {}
 
@@ -57,10 +57,10 @@ def kept_for_backward(model: nn.Module, config: TrainConfig) -> int:
             kept[place_of(tensor)] = tensor
         return tensor
 
-    # Two images, because batch norm refuses one that it has shrunk to a single cell.
+    # Batch norm refuses one image that it has shrunk to a single cell.
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        model(torch.empty(2, config.model.channels, *config.model.image_size, device="meta"))
-    return sum(tensor.untyped_storage().nbytes() // tensor.element_size() for tensor in kept.values()) // 2
+        model(torch.empty(max(2, images), config.model.channels, *config.model.image_size, device="meta"))
+    return sum(tensor.untyped_storage().nbytes() // tensor.element_size() for tensor in kept.values())
 
 
 def place_of(tensor: Tensor) -> int:
