@@ -214,7 +214,7 @@ def main() -> None:
     wanted.sort(key=lambda run: run[0] == BEST)
     left = [(row, seed) for row, seed in wanted if arguments.epochs or str(seed) not in runs.get(row, {})]
     with ProcessPoolExecutor(arguments.at_once, multiprocessing.get_context("spawn")) as pool:
-        waiting = {}
+        waiting, failed = {}, []
         for row, seed in left:
             epochs = arguments.epochs or (BEST_EPOCHS if row == BEST else EPOCHS)
             task = pool.submit(row_figures, row, arguments.folder, seed, epochs, arguments.at_once, arguments.augment)
@@ -223,6 +223,7 @@ def main() -> None:
             row, seed = waiting[task]
             if error := task.exception():
                 print(row, seed, "failed:", error, flush=True)
+                failed.append(f"{row}, seed {seed}")
                 continue
             print(row, seed, task.result(), flush=True)
             if arguments.epochs is None:
@@ -231,6 +232,8 @@ def main() -> None:
                 write_results(NAME, environment() | headline(runs) | {"runs": runs, "best_config": to_plain(best)})
     for key, value in headline(runs).items():
         print(f"{key:40} {value}")
+    if failed:
+        raise SystemExit(f"these rows failed: {'; '.join(failed)}")
 
 
 if __name__ == "__main__":

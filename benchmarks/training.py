@@ -124,10 +124,8 @@ def files(photos: str, folder: Path) -> Figures:
     samples = labelled_samples(photos, folder)
     rates: dict[str, float] = {}
     with MACHINE.at_work():
-        rates["ready tensors"] = (
-            BATCH / median_seconds({"ready": ready_step(training_of(TOKEN_LABELS))}, SECONDS / 3)["ready"]
-        )
-        training = Training(TOKEN_LABELS, 5000, MACHINE, Processes(0, 1))
+        training = training_of(TOKEN_LABELS)
+        rates["ready tensors"] = BATCH / median_seconds({"ready": ready_step(training)}, SECONDS / 3)["ready"]
         for way in ("workers", "device"):
             machine = replace(MACHINE, augment=way)
             rates[f"loader alone, augmented by the {way}"] = fed(

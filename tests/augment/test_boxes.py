@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,7 +20,6 @@ from alltokens.geometry.view import View
 from ..kernels import run_with_kernels
 from ..sources.pictures import noise
 
-ROOT = Path(__file__).parents[2]
 SIZES = [(60, 80), (80, 60), (64, 64), (30, 120), (201, 143)]
 # For a turned view torch's cubic kernel is not Pillow's.
 AGREEING = {

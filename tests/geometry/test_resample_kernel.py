@@ -1,7 +1,6 @@
 """The Triton kernels that resample boxes, run by Triton's interpreter, against the same views in float64."""
 
 from itertools import product
-from pathlib import Path
 
 import pytest
 import torch
@@ -12,7 +11,6 @@ from alltokens.geometry.view import View
 
 from ..kernels import run_with_kernels
 
-ROOT = Path(__file__).parents[2]
 SIZE = (9, 14)
 VIEWS = {
     "straight": View.of(20, 30).resize(*SIZE),

@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -25,7 +24,6 @@ from alltokens.labels.sparse_loss import (
 from ..kernels import run_with_kernels
 from .score_maps import dense_loss, difference, random_maps, turned_views
 
-ROOT = Path(__file__).parents[2]
 CLASSES = 40
 DTYPES = torch.bfloat16, torch.float16, torch.float32, torch.float64
 
