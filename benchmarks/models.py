@@ -124,8 +124,8 @@ class Scores(nn.Module):
         return self.model(images).scores(self.token_weight)
 
 
-def training_step(model: nn.Module, batch: int, compiled: bool) -> Callable[[], Any]:
-    """A whole step on ready tensors."""
+def training_step(model: nn.Module, batch: int, compiled: bool, graphs: bool = False) -> Callable[[], Any]:
+    """A whole step on ready tensors; `graphs` hands a compiled one to the GPU as a whole."""
     model.to(DEVICE).train()
     images, classes = random_images(batch), torch.randint(0, 1000, (batch,), device=DEVICE)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.05, fused=True)
@@ -135,9 +135,12 @@ def training_step(model: nn.Module, batch: int, compiled: bool) -> Callable[[], 
         logits = answer if isinstance(answer, Tensor) else answer.image_logits
         return F.cross_entropy(logits.float(), classes)
 
-    compiled_loss = torch.compile(loss, fullgraph=True) if compiled else loss
+    mode = "reduce-overhead" if graphs else None
+    compiled_loss = torch.compile(loss, fullgraph=True, mode=mode) if compiled else loss
 
     def step() -> None:
+        if graphs:
+            torch.compiler.cudagraph_mark_step_begin()
         with torch.autocast(DEVICE.type, torch.bfloat16, enabled=CUDA):
             value = compiled_loss(images, classes)
         value.backward()

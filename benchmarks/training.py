@@ -5,9 +5,10 @@
 
 `steps`: one step of the trainer on tensors that are ready in memory (copy, erasing, targets, MixToken, loss, fused
 AdamW, average), with token labels and with plain ones, and in turns with them timm's DeiT-S (forward, loss, backward,
-fused AdamW). `models`: LV-ViT-S and DeiT-S in that last, plain step. `files`: the step with token labels fed by the
-loader from 500 x 375 JPEGs of quality 90 with all cores, augmented by the workers and on the device; beside it the
-loader alone. Written to benchmarks/results/training.json (training_cpu.json without a GPU).
+fused AdamW), all as CUDA graphs. `models`: LV-ViT-S and DeiT-S in that last, plain step, without graphs. `files`: the
+step with token labels fed by the loader from 500 x 375 JPEGs of quality 90 with all cores, augmented by the workers and
+on the device; beside it batches that are only made, and those that are brought to the device as well. Written to
+benchmarks/results/training.json (training_cpu.json without a GPU).
 """
 
 import argparse
@@ -16,7 +17,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -62,8 +63,9 @@ TOKEN_LABELS = prepared(supervised("lvvit_s", "token_labels"))
 PLAIN_LABELS = prepared(mixed(supervised("lvvit_s", "plain_labels"), MixConfig(kind="token")))
 
 
+@cache
 def training_of(config: TrainConfig) -> Training:
-    """A trainer's work on this machine."""
+    """A trainer's work on this machine, compiled once for all parts."""
     return Training(config, 5000, MACHINE, Processes(0, 1))
 
 
@@ -90,7 +92,7 @@ def steps(photos: str, folder: Path) -> Figures:
         rivals = {"lvvit_s, token labels": ready_step(training_of(TOKEN_LABELS))}
         peak = MACHINE.memory_gib()
         rivals["lvvit_s, plain labels"] = ready_step(training_of(PLAIN_LABELS))
-        rivals["timm deit_s"] = training_step(deit_small(), BATCH, compiled=CUDA)
+        rivals["timm deit_s"] = training_step(deit_small(), BATCH, compiled=CUDA, graphs=CUDA)
         seconds = median_seconds(rivals, SECONDS)
     token, plain, deit = (seconds[name] for name in rivals)
     return {
@@ -126,14 +128,16 @@ def files(photos: str, folder: Path) -> Figures:
     with MACHINE.at_work():
         training = training_of(TOKEN_LABELS)
         rates["ready tensors"] = BATCH / median_seconds({"ready": ready_step(training)}, SECONDS / 3)["ready"]
+        stages: dict[str, Callable[[Batch], Any]] = {
+            "made": len,
+            "brought": lambda batch: batch.to(DEVICE).augmented(),
+            "trained on": partial(take_step, training),
+        }
         for way in ("workers", "device"):
             machine = replace(MACHINE, augment=way)
-            rates[f"loader alone, augmented by the {way}"] = fed(
-                samples, machine, lambda batch: batch.to(DEVICE).augmented()
-            )
-            take = partial(take_step, training)
-            rates[f"from files, augmented by the {way}"] = fed(samples, machine, take)
-    ways = {name: rate for name, rate in rates.items() if name.startswith("from files")}
+            for stage, use in stages.items():
+                rates[f"{stage}, augmented by the {way}"] = fed(samples, machine, use)
+    ways = {name: rate for name, rate in rates.items() if name.startswith("trained on")}
     best = max(ways, key=lambda name: ways[name])
     return {
         "cores": CORES,

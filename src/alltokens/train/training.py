@@ -61,6 +61,7 @@ class Training:
             shard(objectives, machine.device, processes)
         self.trained = [parameter for parameter in self.objective.parameters() if parameter.requires_grad]
         self.optimizer = build_optimizer(self.objective, config.optimizer, config.batch)
+        self.graphs = uses_graphs(machine, processes)
         self.forward = wrapped(self.objective, machine, processes)
         self.stream = torch.cuda.Stream(machine.device) if machine.device.type == "cuda" else None
         """For what the device does to a batch before it is trained on."""
@@ -76,6 +77,9 @@ class Training:
         """One step on the parts of this process's share of a batch; what there is to report of the step before."""
         config, scaler = self.config, self.precision.scaler
         set_learning_rate(self.optimizer, self.rate())
+        if self.graphs:
+            # What the graphs of the step before wrote may be written over.
+            torch.compiler.cudagraph_mark_step_begin()
         losses: list[dict[str, Tensor]] = []
         for place, batch in enumerate(parts):
             # All that a model draws, such as drop path, comes from the step alone: there is no state to restore.
@@ -187,8 +191,13 @@ def wrapped(objective: Objective, machine: Machine, processes: Processes) -> nn.
             bool(parts), "sharded models are compiled block by block, and this one has no blocks; leave out --compile"
         )
         for part in parts:
-            part.compile()
+            part.compile(mode="reduce-overhead" if uses_graphs(machine, processes) else None)
     return forward
+
+
+def uses_graphs(machine: Machine, processes: Processes) -> bool:
+    """Whether a compiled step is handed to the GPU as a whole: kernel by kernel, the host is as slow as the GPU."""
+    return machine.compile and machine.device.type == "cuda" and processes.count == 1 and not machine.shard
 
 
 def in_use(tensor: Tensor, stream: torch.cuda.Stream) -> Tensor:
