@@ -136,7 +136,9 @@ def files(photos: str, folder: Path) -> Figures:
         for way in ("workers", "device"):
             machine = replace(MACHINE, augment=way)
             for stage, use in stages.items():
-                rates[f"{stage}, augmented by the {way}"] = fed(samples, machine, use)
+                name = f"{stage}, augmented by the {way}"
+                rates[name] = fed(samples, machine, use)
+                print(f"{name:40} {rates[name]:8.1f} images/s", flush=True)
     ways = {name: rate for name, rate in rates.items() if name.startswith("trained on")}
     best = max(ways, key=lambda name: ways[name])
     return {
@@ -157,7 +159,8 @@ def labelled_samples(photos: str, folder: Path) -> TrainSamples:
     root = image_folder(photos, folder, FILES, CLASSES)
     torch.manual_seed(0)
     torch.save(timm.create_model("resnet18").state_dict(), folder / "resnet18.pth")
-    annotator = open_annotator("timm/resnet18", folder / "resnet18.pth", size=288)
+    # Maps of 18 x 18 cells, as the batches have that are ready: others would be compiled for anew.
+    annotator = open_annotator("timm/resnet18", folder / "resnet18.pth", size=576)
     source = open_source(str(root))
     canvas = Canvas("square", annotator.image_size, annotator.stride, annotator.interpolation)
     job = write.Job(source, annotator, canvas, top_k=5, flip=False, class_map=None, records_per_shard=4096)
