@@ -51,7 +51,9 @@ def ready_batch(config: TrainConfig, seed: int) -> Batch:
     generator = torch.Generator().manual_seed(seed)
     logits = torch.randn(BATCH, 5, 18, 18, generator=generator).sort(1, descending=True).values
     maps = ScoreMaps.of_whole_images(
-        torch.randint(1000, (BATCH, 5, 18, 18), generator=generator), logits, logits.logsumexp(1) + 0.5
+        torch.randint(1000, (BATCH, 5, 18, 18), dtype=torch.int32, generator=generator),
+        logits,
+        logits.logsumexp(1) + 0.5,
     )
     side = torch.empty(BATCH).uniform_(0.3, 1.0, generator=generator)
     corner = (1 - side)[:, None] * torch.rand(BATCH, 2, generator=generator)
