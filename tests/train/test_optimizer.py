@@ -230,6 +230,8 @@ def test_what_is_not_finite_reaches_no_weight_and_no_memory(kind, fused, value):
     assert all(x.isfinite().all() for x in [*model.parameters(), *remembered])
     learned = [not torch.equal(now, then) for now, then in zip(model[0].parameters(), before, strict=True)]
     assert all(learned) if math.isfinite(value) else not (fused and any(learned))
+    if fused and not math.isfinite(value):
+        assert not any(x.any() for x in remembered)
 
 
 def test_what_is_read_later_is_what_it_was():

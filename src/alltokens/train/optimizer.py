@@ -82,7 +82,12 @@ def build_optimizer(module: nn.Module, config: OptimizerConfig, effective_batch:
             return torch.optim.AdamW(groups, betas=betas, fused=fused)
         case "sgd":
             momentum = 0.9 if config.momentum is None else config.momentum
-            return torch.optim.SGD(groups, momentum=momentum, nesterov=momentum > 0, fused=fused)
+            optimizer = torch.optim.SGD(groups, momentum=momentum, nesterov=momentum > 0, fused=fused)
+            if momentum > 0:
+                # torch's fused kernel would begin with whatever the memory holds, and leave that if it is held back.
+                for parameter in (parameter for group in groups for parameter in group["params"]):
+                    optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
+            return optimizer
         case "lamb":
             # timm's own limit on gradients is left to `clip`, as for the others.
             return Lamb(groups, betas=betas, max_grad_norm=None)
