@@ -76,7 +76,8 @@ def build_optimizer(module: nn.Module, config: OptimizerConfig, effective_batch:
         group["lr"] = rate * group["lr_scale"]
     betas = config.betas or (0.9, 0.999)
     # One kernel for all parameters on a GPU; on a CPU torch's plain loop, the same in every run.
-    fused = all(parameter.is_cuda for group in groups for parameter in group["params"])
+    parameters = [parameter for group in groups for parameter in group["params"]]
+    fused = all(parameter.is_cuda for parameter in parameters)
     match config.kind:
         case "adamw":
             return torch.optim.AdamW(groups, betas=betas, fused=fused)
@@ -85,7 +86,7 @@ def build_optimizer(module: nn.Module, config: OptimizerConfig, effective_batch:
             optimizer = torch.optim.SGD(groups, momentum=momentum, nesterov=momentum > 0, fused=fused)
             if momentum > 0:
                 # torch's fused kernel would begin with whatever the memory holds, and leave that if it is held back.
-                for parameter in (parameter for group in groups for parameter in group["params"]):
+                for parameter in parameters:
                     optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
             return optimizer
         case "lamb":
