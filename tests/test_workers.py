@@ -1,4 +1,4 @@
-"""Workers end with their run, at whatever moment it is killed."""
+"""Workers stand back behind their run, and end with it, at whatever moment it is killed."""
 
 import multiprocessing
 import os
@@ -15,6 +15,7 @@ from torch.utils.data._utils import worker as torch_worker
 from alltokens.annotate.write import annotate
 from alltokens.data.loader import train_batches
 from alltokens.data.order import Share
+from alltokens.workers import begin_worker
 
 from .annotate.toys import CPU, photo_folder, toy_annotator, toy_job
 from .data.pictures import samples_of, source_of
@@ -61,3 +62,14 @@ def test_a_worker_whose_run_was_killed_before_it_began_ends(
         os.close(begun)
         if Path(f"/proc/{worker}").exists():
             os.kill(worker, signal.SIGKILL)
+
+
+def test_a_worker_stands_back_behind_its_run() -> None:
+    def work() -> None:
+        begin_worker(0)
+        os._exit(os.nice(0))
+
+    worker = multiprocessing.get_context("fork").Process(target=work)
+    worker.start()
+    worker.join()
+    assert worker.exitcode == min(19, os.nice(0) + 10)

@@ -5,10 +5,15 @@ import os
 import signal
 from threading import Thread
 
+NICENESS = 10
+"""By how much workers stand back behind their run."""
+
 
 def begin_worker(place: int) -> None:
     """Leave it to the run what Ctrl-C does, which reaches every process of a terminal, and end when the run ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # There are as many workers as cores; what a GPU waits for is the process that hands it its work.
+    os.nice(NICENESS)
     Thread(target=end_with_the_run, daemon=True).start()
 
 
