@@ -31,14 +31,13 @@ from timm.data import ImageDataset, create_loader
 from timm.data.auto_augment import NAME_TO_OP
 
 from alltokens.augment import photometric
-from alltokens.augment.boxes import cut
 from alltokens.augment.photometric import posterize_pillow
 from alltokens.augment.pipeline import AugmentConfig, Draw
 from alltokens.data.batch import Batch
 from alltokens.data.loader import train_batches
 from alltokens.data.order import Share
-from alltokens.data.samples import TrainSamples, scale_of, tensor_of
-from alltokens.sources.decode import open_upright
+from alltokens.data.samples import TrainSamples, scale_of
+from alltokens.sources.decode import open_upright, tensor_of
 from alltokens.sources.source import open_source
 
 CUDA = torch.cuda.is_available()
@@ -105,7 +104,7 @@ def stages(samples: TrainSamples) -> dict[str, float]:
             "recolour": lambda row: photometric.apply_pillow(canvases[row], draws[row].operations),
             "to tensor": lambda row: tensor_of(canvases[row]),
             "sample": lambda row: samples.sample(0, row, row),
-            "cut out, to tensor": lambda row: tensor_of(cut(draws[row], images[row])[1]),
+            "decode to tensor": lambda row: open_upright(data[row]).pixels(scale[row]),
             "sample left to the device": lambda row: left.sample(0, row, row),
         }
     )

@@ -4,11 +4,9 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from alltokens.augment import boxes as boxes_module
@@ -16,6 +14,7 @@ from alltokens.augment.boxes import Boxes, cut, is_fused
 from alltokens.augment.photometric import Operation
 from alltokens.augment.pipeline import Augment, AugmentConfig, Draw, apply
 from alltokens.geometry.view import View
+from alltokens.sources.decode import tensor_of
 
 from ..kernels import run_with_kernels
 from ..sources.pictures import noise
@@ -27,10 +26,6 @@ AGREEING = {
     "bicubic": AugmentConfig(size=(48, 64), interpolation="bicubic", vflip=0.5, policy=None),
 }
 each_kernel = pytest.mark.parametrize("interpolation", AGREEING)
-
-
-def tensor(image: Image.Image) -> Tensor:
-    return torch.from_numpy(np.array(image)).permute(2, 0, 1)
 
 
 def photo(size: tuple[int, int], seed: int) -> Image.Image:
@@ -46,8 +41,8 @@ def drawn(config: AugmentConfig, count: int) -> tuple[list[Draw], list[Image.Ima
 
 
 def boxes_of(draws: Sequence[Draw], images: Sequence[Image.Image]) -> Boxes:
-    parts = [cut(draw, image) for draw, image in zip(draws, images, strict=True)]
-    pixels = [torch.from_numpy(np.array(image)).reshape(-1, 3) for _, image in parts]
+    parts = [cut(draw, tensor_of(image)) for draw, image in zip(draws, images, strict=True)]
+    pixels = [box.permute(1, 2, 0).reshape(-1, 3) for _, box in parts]
     return Boxes(torch.cat(pixels), tuple(draw for draw, _ in parts))
 
 
@@ -56,7 +51,7 @@ def test_boxes_of_different_sizes_become_what_pillow_shows_of_the_images(interpo
     draws, images = drawn(AGREEING[interpolation], 40)
     draws = [replace(draw, operations=()) for draw in draws]
     seen = boxes_of(draws, images).augmented()
-    expected = torch.stack([tensor(apply(draw, image)) for draw, image in zip(draws, images, strict=True)])
+    expected = torch.stack([tensor_of(apply(draw, image)) for draw, image in zip(draws, images, strict=True)])
     assert seen.shape == expected.shape
     assert ((seen.int() - expected.int()).abs() <= 2).double().mean() >= 0.99
 
@@ -71,7 +66,7 @@ def test_colours_change_after_the_geometry() -> None:
     ]
     assert sum(bool(draw.operations) for draw in draws) > 20
     seen = boxes_of(draws, images).augmented()
-    expected = torch.stack([tensor(apply(draw, image)) for draw, image in zip(draws, images, strict=True)])
+    expected = torch.stack([tensor_of(apply(draw, image)) for draw, image in zip(draws, images, strict=True)])
     assert ((seen.int() - expected.int()).abs() <= 4).double().mean() >= 0.99
 
 
@@ -86,8 +81,8 @@ def test_boxes_are_resampled_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_box_is_no_larger_than_what_is_seen_with_the_reach_of_the_kernel() -> None:
     view = View.of(60, 80).crop(20, 30, 10, 8).resize(20, 16)
     for interpolation, reach in (("bilinear", 1), ("bicubic", 2)):
-        draw, box = cut(Draw(view, interpolation, (), (0, 0, 0), (0.0, 0.0, 1.0, 1.0)), photo((60, 80), 0))
-        assert box.size == (8 + 2 * reach, 10 + 2 * reach) == draw.view.source[::-1]
+        draw, box = cut(Draw(view, interpolation, (), (0, 0, 0), (0.0, 0.0, 1.0, 1.0)), tensor_of(photo((60, 80), 0)))
+        assert box.shape[1:] == (10 + 2 * reach, 8 + 2 * reach) == draw.view.source
 
 
 def test_a_draw_that_shows_nothing_of_the_image_is_all_fill() -> None:

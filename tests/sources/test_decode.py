@@ -9,10 +9,11 @@ import zlib
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image, ImageOps, PngImagePlugin
 
 from alltokens.sources import decode as decode_module
-from alltokens.sources.decode import ENDINGS, FORMATS, LARGEST, Unreadable, decode, open_upright
+from alltokens.sources.decode import ENDINGS, FORMATS, LARGEST, Opened, Unreadable, decode, open_upright
 
 from .pictures import encoded, noise
 
@@ -249,6 +250,89 @@ def test_a_jpeg_that_is_damaged_after_its_header_is_refused_when_it_is_decoded()
         image.decoded()
 
 
+# As a tensor
+
+
+@pytest.fixture
+def pillow_is_asked(monkeypatch) -> list[int]:
+    """For what it is asked to open."""
+    asked: list[int] = []
+    usual = decode_module.open_image
+    monkeypatch.setattr(decode_module, "open_image", lambda data: asked.append(len(data)) or usual(data))
+    return asked
+
+
+def pixels_by_pillow(data: bytes) -> torch.Tensor:
+    image = ImageOps.exif_transpose(Image.open(decode_module.BytesIO(data))).convert("RGB")
+    return torch.from_numpy(np.array(image)).permute(2, 0, 1)
+
+
+@pytest.mark.parametrize("size", [(37, 50), (64, 48), (1, 1), (8, 1), (131, 17)])
+@pytest.mark.parametrize(
+    "options", [{"progressive": True}, {"optimize": True}, {"quality": 20}, {"restart_marker_rows": 1}]
+)
+@pytest.mark.parametrize("subsampling", ["4:4:4", "4:2:2", "4:2:0"])
+def test_a_plain_jpeg_is_decoded_to_the_bytes_that_pillow_makes_of_it(size, options, subsampling, pillow_is_asked):
+    data = encoded(noise(*size), "JPEG", subsampling=subsampling, **options)
+    assert torch.equal(open_upright(data).pixels(), pixels_by_pillow(data))
+    assert not pillow_is_asked
+
+
+def test_without_simplejpeg_pillow_decodes_to_the_same(monkeypatch, pillow_is_asked):
+    data = encoded(noise(37, 50), "JPEG")
+    expected = open_upright(data).pixels()
+    monkeypatch.setattr(decode_module, "simplejpeg", None)
+    assert torch.equal(open_upright(data).pixels(), expected)
+    assert pillow_is_asked
+
+
+@pytest.mark.parametrize("mode", ["L", "CMYK"])
+def test_a_jpeg_in_other_colours_is_left_to_pillow(mode, pillow_is_asked):
+    data = encoded(Image.fromarray(noise(37, 50)).convert(mode), "JPEG")
+    assert torch.equal(open_upright(data).pixels(), pixels_by_pillow(data))
+    assert pillow_is_asked
+
+
+@pytest.mark.parametrize("tag", range(1, 9))
+def test_a_jpeg_is_turned_by_its_exif_behind_any_other_segment(tag):
+    exif = Image.Exif()
+    exif[0x0112] = tag
+    data = encoded(noise(37, 50), "JPEG", exif=exif)
+    # In another program's segment bytes stand that would begin the pixels.
+    other = b"\xff\xed" + (2 + 4).to_bytes(2, "big") + b"\xff\xda\0\0"
+    behind = data[:2] + other + data[2:]
+    assert torch.equal(open_upright(behind).pixels(), pixels_by_pillow(data))
+
+
+def test_a_jpeg_is_turned_by_its_xmp(pillow_is_asked):
+    xmp = b'<x:xmpmeta xmlns:x="adobe:ns:meta/"><rdf:Description tiff:Orientation="6"/></x:xmpmeta>'
+    image = opened(xmp=xmp)
+    assert (image.size, image.pixels().shape) == ((50, 37), (3, 50, 37))
+
+
+@pytest.mark.parametrize("scale", [1, 2, 4, 8])
+@pytest.mark.parametrize("format", ["JPEG", "PNG"])
+def test_a_tensor_at_a_scale_has_the_image_s_pixels(scale, format):
+    if scale in opened(format=format).scales:
+        expected = torch.from_numpy(np.array(opened(format=format).decoded(scale))).permute(2, 0, 1)
+        assert torch.equal(opened(format=format).pixels(scale), expected)
+
+
+def test_whether_a_damaged_jpeg_is_read_is_for_pillow_to_say():
+    data = encoded(noise(40, 40), "JPEG")
+    with pytest.raises(Unreadable, match=r"^the image cannot be decoded \(.*truncated.*\)$"):
+        open_upright(data[: len(data) * 2 // 3]).pixels()
+    # Bytes between two segments, over which libjpeg only warns.
+    odd = data[:-2] + b"\0\0\0" + data[-2:]
+    assert torch.equal(open_upright(odd).pixels(), pixels_by_pillow(odd))
+
+
+@pytest.mark.parametrize("length", range(2, 40))
+def test_a_jpeg_that_ends_in_its_header_is_refused(length):
+    with pytest.raises(Unreadable):
+        open_upright(encoded(noise(40, 40), "JPEG")[:length]).pixels()
+
+
 def test_an_empty_image_is_refused():
     assert reason(b"") == "the image is empty"
 
@@ -288,7 +372,14 @@ def png_claiming(width: int, height: int) -> bytes:
     )
 
 
+def jpeg_claiming(width: int, height: int) -> bytes:
+    data = encoded(noise(8, 8), "JPEG")
+    size = data.index(b"\xff\xc0") + 5
+    return data[:size] + struct.pack(">HH", height, width) + data[size + 4 :]
+
+
 BOMBS = {
+    "JPEG": jpeg_claiming(60000, 60000),
     "PNG": png_claiming(60000, 60000),
     "PNG just above": png_claiming(LARGEST + 1, 1),
     "PPM": b"P6 60000 60000 255\n" + bytes(100),
@@ -386,3 +477,23 @@ def test_corrupted_files_are_images_or_unreadable_and_nothing_else(kind):
             reasons.append(str(error))
     assert len(reasons) > 30
     assert all(reason.startswith("the image ") and "\n" not in reason and " at 0x" not in reason for reason in reasons)
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "progressive JPEG"])
+def test_a_corrupted_file_is_the_same_as_a_tensor_or_is_as_unreadable(kind):
+    def found(opened: Opened, as_tensor: bool) -> bytes | str:
+        try:
+            return opened.pixels().permute(1, 2, 0).numpy().tobytes() if as_tensor else opened.decoded().tobytes()
+        except Unreadable as error:
+            return str(error)
+
+    draw, whole = random.Random(1), 0
+    for _ in range(300):
+        data = corrupted(SEEDS[kind], draw)
+        try:
+            tensor, image = found(open_upright(data), True), found(open_upright(data), False)
+        except Unreadable:
+            continue
+        assert tensor == image
+        whole += isinstance(tensor, bytes)
+    assert whole > 10

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 
 import torch
-from PIL import Image
 from torch import Tensor
 
 from alltokens.augment import photometric
@@ -19,11 +18,11 @@ AT_ONCE = 128
 """Images that torch resamples at once: as floating numbers of one size they take ten times their memory."""
 
 
-def cut(draw: Draw, image: Image.Image) -> tuple[Draw, Image.Image]:
+def cut(draw: Draw, image: UInt8[Tensor, "3 h w"]) -> tuple[Draw, UInt8[Tensor, "3 box_h box_w"]]:
     """The part of an image that a draw can see, and the same draw for it."""
     left, top, right, bottom = needed(draw.view, draw.interpolation)
     view = draw.view.within(top, left, bottom - top, right - left)
-    return replace(draw, view=view), image.crop((left, top, right, bottom))
+    return replace(draw, view=view), image[:, top:bottom, left:right]
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,7 +6,6 @@ from copy import copy
 from dataclasses import dataclass, replace
 from typing import Literal
 
-import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
@@ -21,8 +20,8 @@ from alltokens.geometry.resample import scales
 from alltokens.geometry.view import View
 from alltokens.labels.published import Alignment, published_view
 from alltokens.labels.store import LabelStore, require_match, the_first
-from alltokens.shapes import Int, UInt8
-from alltokens.sources.decode import LARGEST, Unreadable
+from alltokens.shapes import Int
+from alltokens.sources.decode import LARGEST, Unreadable, tensor_of
 from alltokens.sources.source import Source
 
 AugmentedBy = Literal["workers", "device"]
@@ -64,16 +63,15 @@ class TrainSamples:
         seed = sample_seed(self.seed, epoch, place)
         draw = self.augment.draw(*opened.size, torch.Generator().manual_seed(seed))
         scale = scale_of(draw.view, opened.scales)
-        seen, image = replace(draw, view=draw.view.coarser(scale)), opened.decoded(scale)
-        left = None
+        seen = replace(draw, view=draw.view.coarser(scale))
         if self.augmented_by == "device":
-            left, image = cut(seen, image)
+            left, image = cut(seen, opened.pixels(scale))
         else:
-            image = apply(seen, image)
+            left, image = None, tensor_of(apply(seen, opened.decoded(scale)))
         view = draw.view.normalized()
         if self.alignment == "published":
             view = published_view(view, draw.crop)
-        return Sample(tensor_of(image), view, int(self.classes[index]), self.source.keys[index], seed, left)
+        return Sample(image, view, int(self.classes[index]), self.source.keys[index], seed, left)
 
     def sample_or_earlier(self, epoch: int, place: int, order: Int[Tensor, " images"]) -> Sample:
         """The sample of a place; where its image cannot be read, the nearest before it in the epoch stands in.
@@ -169,11 +167,6 @@ def show_middle(image: Image.Image, config: EvaluationConfig) -> tuple[Image.Ima
 def scale_of(view: View, offered: Sequence[int]) -> int:
     """The smallest image in which a view still finds all that it shows; evaluation and annotation take the whole."""
     return max((scale for scale in offered if scale <= min(scales(view))), default=1)
-
-
-def tensor_of(image: Image.Image) -> UInt8[Tensor, "3 h w"]:
-    """Pixels in the order that Pillow has them, channels last."""
-    return torch.from_numpy(np.array(image)).permute(2, 0, 1)
 
 
 def class_numbers(source: Source, classes: Sequence[str]) -> Int[Tensor, " images"]:

@@ -23,6 +23,7 @@ from alltokens.report.page import render
 from alltokens.report.pictures import data_uri, shown
 from alltokens.report.run_page import Figure
 from alltokens.report.samples import training_pictures
+from alltokens.sources.decode import tensor_of
 from alltokens.sources.source import Source
 from alltokens.train.journal import read_reports
 from alltokens.train.run_folder import CONFIG, METRICS, read_config
@@ -92,7 +93,7 @@ def photos() -> list[Captioned]:
     found = []
     for name in ("flower.jpg", "china.jpg"):
         image = Image.fromarray(load_sample_image(name))
-        logits = annotator.module(((canvas.show(image) / 255 - mean) / std)[None])[0]
+        logits = annotator.module(((canvas.show(tensor_of(image)) / 255 - mean) / std)[None])[0]
         score_map = ScoreMap.from_dense(logits, top_k=5)
         drawn = draw_score_map(image, score_map, lambda number: describe_class(annotator.classes[number]))
         found.append(Captioned(name, data_uri(drawn)))

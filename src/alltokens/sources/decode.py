@@ -2,12 +2,21 @@
 
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from io import BytesIO
 
 import numpy as np
+import torch
 from PIL import ExifTags, Image, UnidentifiedImageError
+from torch import Tensor
+
+from alltokens.shapes import UInt8
+
+try:
+    import simplejpeg
+except ImportError:
+    simplejpeg = None
 
 DECODER = "pillow"
 EXIF = "applied"
@@ -28,6 +37,8 @@ UPRIGHT = {
     8: Image.Transpose.ROTATE_90,
 }
 """What undoes each value of the orientation tag."""
+METADATA, PIXELS = b"\xff\xe1", b"\xff\xda"
+"""What segments of a JPEG begin with."""
 
 
 class Unreadable(Exception):
@@ -38,22 +49,33 @@ class Unreadable(Exception):
 class Opened:
     """An upright image whose pixels are decoded when they are asked for, or were where its size is not known before."""
 
-    image: Image.Image
+    data: bytes | Image.Image
+    """The bytes of a plain JPEG for simplejpeg, or what Pillow has opened."""
+    size: tuple[int, int]
+    """Height and width at scale 1."""
     scales: tuple[int, ...]
     """It can be decoded at one over these of its height and width."""
-
-    @property
-    def size(self) -> tuple[int, int]:
-        """Height and width at scale 1."""
-        return self.image.height, self.image.width
 
     def decoded(self, scale: int = 1) -> Image.Image:
         """RGB, to be asked for once; a pixel stands for `scale` rows and columns, the last ones maybe for fewer."""
         assert scale in self.scales, f"{scale} of {self.scales}"
         with reading():
+            image = open_image(self.data) if isinstance(self.data, bytes) else self.data
             if scale > 1:
-                self.image.draft("RGB", (self.image.width // scale, self.image.height // scale))
-            return upright(self.image, owned=True)
+                image.draft("RGB", (image.width // scale, image.height // scale))
+            return upright(image, owned=True)
+
+    def pixels(self, scale: int = 1) -> UInt8[Tensor, "3 h w"]:
+        """The same as a tensor; where simplejpeg is installed, of a plain JPEG in three quarters of the time."""
+        if isinstance(self.data, bytes) and scale == 1:
+            with suppress(ValueError):  # whether what is damaged can be read is left to Pillow
+                return torch.from_numpy(simplejpeg.decode_jpeg(self.data)).permute(2, 0, 1)
+        return tensor_of(self.decoded(scale))
+
+
+def tensor_of(image: Image.Image) -> UInt8[Tensor, "3 h w"]:
+    """Pixels in the order that Pillow has them, channels last."""
+    return torch.from_numpy(np.array(image)).permute(2, 0, 1)
 
 
 def decode(data: bytes | Image.Image) -> Image.Image:
@@ -64,12 +86,39 @@ def decode(data: bytes | Image.Image) -> Image.Image:
 def open_upright(data: bytes | Image.Image) -> Opened:
     """A JPEG that is upright as it is waits to be decoded; of other formats the orientation may stand at the end."""
     with reading():
+        if simplejpeg is not None and isinstance(data, bytes) and (size := size_of_plain_jpeg(data)):
+            return Opened(data, size, scales_of(size))
         image = open_image(data) if isinstance(data, bytes) else data
-        if image.width * image.height > LARGEST:
-            raise too_large()
-        if image is data or image.format != "JPEG" or orientation(image) in UPRIGHT:
-            return Opened(upright(image, owned=image is not data), (1,))
-        return Opened(image, tuple(scale for scale in (1, 2, 4, 8) if scale <= min(image.size)))
+        require_bearable(image.height, image.width)
+        waits = image is not data and image.format == "JPEG" and orientation(image) not in UPRIGHT
+        image = image if waits else upright(image, owned=image is not data)
+        size = image.height, image.width
+        return Opened(image, size, scales_of(size) if waits else (1,))
+
+
+def size_of_plain_jpeg(data: bytes) -> tuple[int, int] | None:
+    """Height and width of a colour JPEG without Exif and XMP, which might say that it is to be turned."""
+    segment = 2
+    while data[segment : segment + 1] == b"\xff" and data[segment : segment + 2] not in (METADATA, PIXELS):
+        segment += 2 + int.from_bytes(data[segment + 2 : segment + 4], "big")
+    if data[:2] != b"\xff\xd8" or data[segment : segment + 2] != PIXELS:
+        return None
+    with suppress(ValueError):
+        height, width, colours, _ = simplejpeg.decode_jpeg_header(data)
+        require_bearable(height, width)
+        return (height, width) if colours == "YCbCr" else None
+    return None
+
+
+def scales_of(size: tuple[int, int]) -> tuple[int, ...]:
+    """Those of a JPEG of this height and width."""
+    return tuple(scale for scale in (1, 2, 4, 8) if scale <= min(size))
+
+
+def require_bearable(height: int, width: int) -> None:
+    """Refuse a decompression bomb, or an image that might be one."""
+    if height * width > LARGEST:
+        raise too_large()
 
 
 def upright(image: Image.Image, owned: bool) -> Image.Image:
