@@ -1,13 +1,14 @@
-"""LV-ViT-T on Imagenette's photos at 128 pixels under every kind of supervision, two seeds each.
+"""LV-ViT-T on Imagenette's photos at 128 pixels under every kind of supervision, at least two seeds each.
 
     python benchmarks/imagenette.py --data FOLDER --folder RUNS                 # train.tar.gz and val.tar.gz in FOLDER
     python benchmarks/imagenette.py --data FOLDER --folder RUNS --at-once 2     # two trainings side by side
-    python benchmarks/imagenette.py --data FOLDER --folder RUNS --rows best     # the best that we know of, alone
+    python benchmarks/imagenette.py --data FOLDER --folder RUNS --rows best     # some of the rows alone
 
 Labels, and answers while it trains, are EfficientNet-Lite2's with its weights on pip, over ImageNet's 1000 classes. The
 accuracy is that of the averaged weights after the last epoch, by the image's head alone (and, where tokens have a head,
-with half of its highest answers added), among the classes that the photos are of. The best sees the photos enlarged to
-224 pixels, three times the tokens, in twice the epochs with twice the steps each. Every row is written to
+with half of its highest answers added), among the classes that the photos are of. Light augmentation is crops, flips
+and colours alone, where the recipe has RandAugment and erasing. The best see the photos enlarged to 224 pixels and
+more, three to five times the tokens, in twice the epochs with twice the steps each. Every row is written to
 benchmarks/results/imagenette.json as soon as it is known (imagenette_cpu.json without a GPU); a second call goes on
 where the first was stopped, within a row too.
 """
@@ -34,7 +35,7 @@ from alltokens.annotate.write import Job, annotate, usual_records_per_shard
 from alltokens.annotate.write import Machine as Annotating
 from alltokens.data.loader import evaluation_batches
 from alltokens.data.order import Share
-from alltokens.data.samples import AugmentedBy, EvaluationConfig, EvaluationSamples
+from alltokens.data.samples import EvaluationConfig, EvaluationSamples
 from alltokens.evaluate.classification import Answers
 from alltokens.files import write_folder
 from alltokens.models.factory import open_model
@@ -61,10 +62,10 @@ NAME = "imagenette" if CUDA else "imagenette_cpu"
 CORES = len(os.sched_getaffinity(0))
 TEACHER, LABEL_SIDE = "pip/efficientnet_lite2", 256
 SIDE, BATCH, EPOCHS, SEEDS = 128, 256, 100, (0, 1)
-BEST_SIDE, BEST_BATCH, BEST_EPOCHS = 224, 128, 200
+BEST_BATCH, BEST_EPOCHS = 128, 200
 RATE = 1e-3
 CLASS, MAP = "token labels, class label", "token labels, score map"
-PUBLISHED = ", published alignment"
+PUBLISHED, LIGHT = ", published alignment", ", light augmentation"
 ROWS = (
     "plain labels",
     CLASS,
@@ -74,8 +75,10 @@ ROWS = (
     "hard distillation",
     CLASS + PUBLISHED,
     MAP + PUBLISHED,
+    "plain labels" + LIGHT,
+    CLASS + LIGHT,
 )
-BEST = "best"
+BEST_SIDES = {"best": 224, "best, online": 288}
 Run = tuple[str, int]
 """A row and a seed."""
 MIX = MixConfig(kind="token")
@@ -85,14 +88,14 @@ def config_of(row: str, folder: Path, seed: int, epochs: int) -> TrainConfig:
     """LV-ViT-T's recipe for images of this size; the rate and the average are ours, for so short a run."""
     root = folder / "photos" / "train"
     data = DataConfig(root=str(root), labels=str(folder / "labels"))
-    match row.removesuffix(PUBLISHED):
+    match kind_of(row):
         case "plain labels":
             objective, data = ClassifyConfig(mix=MIX), replace(data, labels=None)
         case "ReLabel":
             objective = ClassifyConfig(image_target="score_map", mix=MIX)
         case "hard distillation":
             objective, data = DistillConfig(teacher=TEACHER, mix=MIX), replace(data, labels=None)
-        case "online token labels":
+        case "online token labels" | "best, online":
             objective, data = TokenLabelConfig(teacher=TEACHER), replace(data, labels=None)
         case "token labels, score map":
             objective = TokenLabelConfig(image_target="score_map")
@@ -101,16 +104,20 @@ def config_of(row: str, folder: Path, seed: int, epochs: int) -> TrainConfig:
         case _:
             raise AssertionError(row)
     recipe = supervised("lvvit_t", "token_labels" if isinstance(objective, TokenLabelConfig) else "plain_labels")
-    classes = len(open_source(str(root)).classes) if row == "plain labels" else 1000
-    side, batch = (BEST_SIDE, BEST_BATCH) if row == BEST else (SIDE, BATCH)
+    classes = len(open_source(str(root)).classes) if kind_of(row) == "plain labels" else 1000
+    side, batch = (BEST_SIDES[row], BEST_BATCH) if row in BEST_SIDES else (SIDE, BATCH)
     size = (side, side)
+    augment = replace(recipe.augment, size=size)
+    if row.endswith(LIGHT):
+        objective = replace(objective, finish=replace(objective.finish, erase=0.0))
+        augment = replace(augment, policy=None, color_jitter=0.4)
     steps = epochs * (len(open_source(str(root))) // batch)
     return replace(
         recipe,
         model=replace(recipe.model, image_size=size, classes=classes),
         data=replace(data, alignment="published") if row.endswith(PUBLISHED) else data,
         objective=objective,
-        augment=replace(recipe.augment, size=size),
+        augment=augment,
         evaluation=EvaluationConfig(size=size, crop=1.0),
         optimizer=OptimizerConfig(learning_rate=RATE, reference_batch=None),
         schedule=ScheduleConfig(epochs=epochs, warmup_epochs=epochs / 20),
@@ -119,6 +126,11 @@ def config_of(row: str, folder: Path, seed: int, epochs: int) -> TrainConfig:
         precision="bf16" if CUDA else "float32",
         seed=seed,
     )
+
+
+def kind_of(row: str) -> str:
+    """Its supervision; rows of one kind are compiled alike."""
+    return row.removesuffix(PUBLISHED).removesuffix(LIGHT)
 
 
 def prepare(data: Path, folder: Path) -> None:
@@ -155,13 +167,13 @@ def decode_file(path: Path) -> None:
     path.unlink()
 
 
-def row_figures(row: str, folder: Path, seed: int, epochs: int, at_once: int, augment: AugmentedBy) -> dict[str, Any]:
+def row_figures(row: str, folder: Path, seed: int, epochs: int, at_once: int) -> dict[str, Any]:
     """Train, or go on, and evaluate."""
     torch.set_num_threads(max(1, CORES // at_once // 4))
     start = time.perf_counter()
     config = config_of(row, folder, seed, epochs)
     run = folder / f"{row}, seed {seed}".replace(",", "").replace(" ", "_")
-    machine = Machine(DEVICE, workers=max(1, CORES // at_once), augment=augment, compile=CUDA)
+    machine = Machine(DEVICE, workers=max(1, CORES // at_once), compile=CUDA)
     with progress(f"{row}, seed {seed}", "images", quiet=at_once > 1) as report:
         train(config, run, machine, report)
     figures = accuracy(config, run, folder, machine)
@@ -191,24 +203,32 @@ def accuracy(config: TrainConfig, run: Path, folder: Path, machine: Machine) -> 
 
 def headline(runs: dict[str, Any]) -> dict[str, float]:
     """What the rows say together, once they are there."""
-    means = {row: mean(one["top1"] for one in runs[row].values()) for row in runs if len(runs[row]) == len(SEEDS)}
-    figures = {f"{row}, mean": round(value, 2) for row, value in means.items() if row != BEST}
-    if {CLASS, "plain labels"} <= means.keys():
-        figures["token_minus_plain"] = round(means[CLASS] - means["plain labels"], 2)
-    if {CLASS, CLASS + PUBLISHED} <= means.keys():
-        figures["aligned_minus_published"] = round(means[CLASS] - means[CLASS + PUBLISHED], 2)
-    if {MAP, MAP + PUBLISHED} <= means.keys():
-        figures["aligned_minus_published_score_map"] = round(means[MAP] - means[MAP + PUBLISHED], 2)
-    if BEST in runs:
-        figures["best_top1"] = max(one["top1"] for one in runs[BEST].values())
+    means = {row: mean(one["top1"] for one in runs[row].values()) for row in runs if len(runs[row]) >= len(SEEDS)}
+    figures = {f"{row}, mean": round(value, 2) for row, value in means.items()}
+    differences = {
+        "token_minus_plain": (CLASS, "plain labels"),
+        "token_minus_plain_light_augmentation": (CLASS + LIGHT, "plain labels" + LIGHT),
+        "aligned_minus_published": (CLASS, CLASS + PUBLISHED),
+        "aligned_minus_published_score_map": (MAP, MAP + PUBLISHED),
+    }
+    for name, (one, other) in differences.items():
+        if {one, other} <= means.keys():
+            figures[name] = round(means[one] - means[other], 2)
+    if best := best_row(runs):
+        figures["best_top1"] = runs[best]["0"]["top1"]
     return figures
+
+
+def best_row(runs: dict[str, Any]) -> str | None:
+    """Of those that were meant to be."""
+    return max((row for row in BEST_SIDES if row in runs), key=lambda row: runs[row]["0"]["top1"], default=None)
 
 
 def lanes(runs: list[Run], count: int) -> list[list[Run]]:
     """The runs of each process: those that are compiled alike one after the other, which wait for that once."""
     alike: dict[str, list[Run]] = {}
     for row, seed in runs:
-        alike.setdefault(row.removesuffix(PUBLISHED), []).append((row, seed))
+        alike.setdefault(kind_of(row), []).append((row, seed))
     shared: list[list[Run]] = [[] for _ in range(count)]
     for group in sorted(alike.values(), key=length, reverse=True):
         min(shared, key=length).extend(group)
@@ -217,32 +237,31 @@ def lanes(runs: list[Run], count: int) -> list[list[Run]]:
 
 def length(runs: list[Run]) -> int:
     """How long runs take together, in those of 100 epochs at 128 pixels."""
-    return sum(4 if row == BEST else 1 for row, _ in runs)
+    return sum(2 * BATCH // BEST_BATCH if row in BEST_SIDES else 1 for row, _ in runs)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="the folder of train.tar.gz and val.tar.gz")
     parser.add_argument("--folder", type=Path, required=True, help="where photos, labels and runs lie")
-    parser.add_argument("--rows", nargs="*", default=[*ROWS, BEST], choices=[*ROWS, BEST])
+    parser.add_argument("--rows", nargs="*", default=[*ROWS, *BEST_SIDES], choices=[*ROWS, *BEST_SIDES])
     parser.add_argument("--seeds", type=int, nargs="*", default=SEEDS)
     parser.add_argument("--epochs", type=int, help="other than 100, and 200 for the best: a trial, not written down")
     parser.add_argument("--at-once", type=int, default=1, help="trainings that go on at the same time")
-    parser.add_argument("--augment", default="workers", choices=("workers", "device"), help="what augments")
     arguments = parser.parse_args()
     prepare(arguments.data, arguments.folder)
     results = read_results(NAME)
     runs: dict[str, Any] = results.get("runs", {})
-    wanted = [(row, seed) for row in arguments.rows for seed in arguments.seeds if row != BEST or seed == 0]
+    wanted = [(row, seed) for row in arguments.rows for seed in arguments.seeds if row not in BEST_SIDES or seed == 0]
     left = [(row, seed) for row, seed in wanted if arguments.epochs or str(seed) not in runs.get(row, {})]
     with ExitStack() as stack:
         waiting, failed = {}, []
         for lane in lanes(left, arguments.at_once):
             pool = stack.enter_context(ProcessPoolExecutor(1, multiprocessing.get_context("spawn")))
             for row, seed in lane:
-                epochs = arguments.epochs or (BEST_EPOCHS if row == BEST else EPOCHS)
-                how = (epochs, arguments.at_once, arguments.augment)
-                waiting[pool.submit(row_figures, row, arguments.folder, seed, *how)] = (row, seed)
+                epochs = arguments.epochs or (BEST_EPOCHS if row in BEST_SIDES else EPOCHS)
+                task = pool.submit(row_figures, row, arguments.folder, seed, epochs, arguments.at_once)
+                waiting[task] = (row, seed)
         for task in as_completed(waiting):
             row, seed = waiting[task]
             if error := task.exception():
@@ -252,8 +271,9 @@ def main() -> None:
             print(row, seed, task.result(), flush=True)
             if arguments.epochs is None:
                 runs.setdefault(row, {})[str(seed)] = task.result() | {"date": environment()["date"]}
-                best = config_of(BEST, arguments.folder, 0, BEST_EPOCHS)
-                write_results(NAME, environment() | headline(runs) | {"runs": runs, "best_config": to_plain(best)})
+                best = best_row(runs)
+                config = to_plain(config_of(best, arguments.folder, 0, BEST_EPOCHS)) if best else None
+                write_results(NAME, environment() | headline(runs) | {"runs": runs, "best_config": config})
     for key, value in headline(runs).items():
         print(f"{key:40} {value}")
     if failed:

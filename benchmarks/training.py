@@ -173,7 +173,7 @@ def labelled_samples(photos: str, folder: Path) -> TrainSamples:
 
 def fed(samples: TrainSamples, machine: Machine, use: Callable[[Batch], Any]) -> float:
     """Images a second of what is done with each batch of the loader, once its workers are at work."""
-    samples, share = samples.left_to(machine.augment), Share(batch=BATCH)
+    samples, share = samples.left_to(machine.augmented_by), Share(batch=BATCH)
     batches = train_batches(samples, share, range(10**6), workers=machine.workers, device=machine.device)
     for _ in range(FIRST_STEPS + 2 * CORES):  # what the workers made while this process was not asking
         use(next(batches))

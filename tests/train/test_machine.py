@@ -115,3 +115,18 @@ def test_a_run_that_would_never_save_is_refused(saving: float) -> None:
     with pytest.raises(UserError) as raised:
         Machine(torch.device("cpu"), 0, saving=saving)
     assert str(raised.value) == f"saving must be above 0; got saving={saving:g}"
+
+
+@pytest.mark.parametrize(
+    ("device", "augment", "has_triton", "expected"),
+    [
+        ("cpu", None, True, "workers"),
+        ("cuda", None, True, "device"),
+        ("cuda", None, False, "workers"),
+        ("cuda", "workers", True, "workers"),
+        ("cpu", "device", False, "device"),
+    ],
+)
+def test_a_gpu_with_kernels_augments_unless_told_otherwise(device, augment, has_triton, expected, monkeypatch):
+    monkeypatch.setattr("alltokens.train.machine.HAS_TRITON", has_triton)
+    assert Machine(torch.device(device), 0, augment=augment).augmented_by == expected

@@ -67,7 +67,7 @@ class Flags:
     run: Path | None = None
     """The run's folder; None is runs/NAME of the data. Labels lie beside it, in RUN.labels."""
     workers: int = min(16, os.cpu_count() or 1)
-    """Processes that decode and augment."""
+    """Processes that decode, and augment where the device does not."""
 
     def __post_init__(self) -> None:
         require(self.workers >= 0, f"workers must be at least 0; got workers={self.workers}")

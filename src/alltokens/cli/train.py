@@ -52,8 +52,8 @@ class Flags:
     """The run's folder; None is runs/RECIPE."""
     workers: int = min(16, os.cpu_count() or 1)
     """Processes that decode, and augment where the device does not."""
-    augment: AugmentedBy = "workers"
-    """What resamples and recolours images: the workers or, where they are too slow for a GPU, the device."""
+    augment: AugmentedBy | None = None
+    """What resamples and recolours images: the workers or the device; None is the device where that is a GPU."""
     compile: bool = False
     """Compile the step: a minute or more before the first, faster ones after it."""
     shard: bool = False

@@ -12,6 +12,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from alltokens.data.samples import AugmentedBy
 from alltokens.errors import UserError, require
+from alltokens.kernels import HAS_TRITON
 from alltokens.models.timm_model import TimmClassifier
 from alltokens.models.weights import Model
 
@@ -42,13 +43,18 @@ class Machine:
     deterministic: bool = False
     """Whether a GPU, too, does the same each time, bit for bit; the CPU does anyway."""
     boards: Boards = Boards()
-    augment: AugmentedBy = "workers"
-    """What resamples and recolours: the processes that decode or, in batches, the device."""
+    augment: AugmentedBy | None = None
+    """What resamples and recolours: the processes that decode or, in batches, the device; None is what is faster."""
     saving: float = 0.02
     """Share of the time that checkpoints may take, about; a kill costs what was done since the last."""
 
     def __post_init__(self) -> None:
         require(self.saving > 0, f"saving must be above 0; got saving={self.saving:g}")
+
+    @property
+    def augmented_by(self) -> AugmentedBy:
+        """A GPU that is fed by its usual share of cores waits for those that augment as well."""
+        return self.augment or ("device" if self.device.type == "cuda" and HAS_TRITON else "workers")
 
     @contextmanager
     def at_work(self) -> Iterator[None]:

@@ -181,7 +181,8 @@ class Runner:
     def batches(self) -> Generator[Batch]:
         """Of all steps that are left; those of the next epoch are made while one ends."""
         epoch, done = divmod(self.training.step, self.training.steps_per_epoch)
-        samples, epochs = self.data.train.left_to(self.machine.augment), range(epoch, self.config.schedule.total_epochs)
+        samples = self.data.train.left_to(self.machine.augmented_by)
+        epochs = range(epoch, self.config.schedule.total_epochs)
         first = done * self.config.accumulate
         return train_batches(samples, self.share, epochs, first, self.machine.workers, self.machine.device)
 
