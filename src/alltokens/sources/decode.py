@@ -19,6 +19,7 @@ except ImportError:
     simplejpeg = None
 
 DECODER = "pillow"
+"""Whose pixels they are; simplejpeg makes the same."""
 EXIF = "applied"
 """What is done with the orientation tag."""
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
