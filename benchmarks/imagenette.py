@@ -229,8 +229,12 @@ def lanes(runs: list[Run], count: int) -> list[list[Run]]:
     alike: dict[str, list[Run]] = {}
     for row, seed in runs:
         alike.setdefault(kind_of(row), []).append((row, seed))
+    groups = list(alike.values())
+    while len(groups) < min(count, len(runs)):
+        longest = groups.pop(groups.index(max(groups, key=len)))
+        groups += [longest[::2], longest[1::2]]
     shared: list[list[Run]] = [[] for _ in range(count)]
-    for group in sorted(alike.values(), key=length, reverse=True):
+    for group in sorted(groups, key=length, reverse=True):
         min(shared, key=length).extend(group)
     return shared
 
