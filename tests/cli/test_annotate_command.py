@@ -232,6 +232,8 @@ def test_mistakes_about_training_an_annotator_come_before_it(tmp_path: Path, dat
     assert capsys.readouterr().err == (
         "error: --epochs is for --annotator train; got --annotator timm/test_resnet --epochs 3\n"
     )
+    assert main([*known, "--annotator", "trian"]) == 2
+    assert capsys.readouterr().err == "error: 'trian' is neither an annotator nor a file; did you mean train?\n"
     assert main([*known, "--annotator", "train", "--network", "resnet50", "--workers", "0"]) == 2
     printed = capsys.readouterr().err
     assert printed.startswith("error: the annotator's network must be timm/NAME or one of pip/efficientnet_lite0, ")

@@ -1,7 +1,7 @@
 """Annotators by name: classifiers that answer for every cell of an image, never with weights drawn at random."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 from pathlib import Path
@@ -52,8 +52,13 @@ class Annotator:
     """Of its tensors, whatever file they came from."""
 
 
-def open_annotator(name: str, checkpoint: Path | None = None, size: int | None = None) -> Annotator:
-    """The annotator of that name, or in a weight file that says what it is; `size` is the side of what it sees."""
+def open_annotator(
+    name: str, checkpoint: Path | None = None, size: int | None = None, others: Sequence[str] = ()
+) -> Annotator:
+    """The annotator of that name, or in a weight file that says what it is; `size` is the side of what it sees.
+
+    `others` are words that the caller knows, for what is said of a name that nobody does.
+    """
     require(size is None or size > 0, f"the size of an annotator's images must be at least 1 pixel; got {size}")
     if name in PIP_MODELS:
         require(
@@ -74,7 +79,7 @@ def open_annotator(name: str, checkpoint: Path | None = None, size: int | None =
     if Path(name).exists():
         require(checkpoint is None, f"'{name}' has weights itself; leave out --checkpoint, got '{checkpoint}'")
         return from_file(name, size)
-    known = [*PRESETS, *PIP_MODELS, *MODELS, *(f"{TIMM}{model}" for model in timm.list_models())]
+    known = [*others, *PRESETS, *PIP_MODELS, *MODELS, *(f"{TIMM}{model}" for model in timm.list_models())]
     raise UserError(f"'{name}' is neither an annotator nor a file{did_you_mean(name, known)}")
 
 

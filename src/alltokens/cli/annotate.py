@@ -99,7 +99,7 @@ def run(arguments: list[str]) -> None:
         )
         annotator = annotator_of_run(Path(flags.annotator), flags.size)
     else:
-        annotator = open_annotator(flags.annotator, flags.checkpoint, flags.size)
+        annotator = open_annotator(flags.annotator, flags.checkpoint, flags.size, [TRAIN])
     write_store(plan_job(flags, source, annotator), flags.store, Machine(own_device(), flags.batch, flags.workers))
     if is_first_process():
         print_outcome(flags.store)

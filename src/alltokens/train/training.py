@@ -62,7 +62,7 @@ class Training:
         self.trained = [parameter for parameter in self.objective.parameters() if parameter.requires_grad]
         self.optimizer = build_optimizer(self.objective, config.optimizer, config.batch)
         self.graphs = uses_graphs(machine, processes)
-        self.forward = wrapped(self.objective, machine, processes)
+        self.forward = wrapped(self.objective, machine, processes, self.graphs)
         self.stream = torch.cuda.Stream(machine.device) if machine.device.type == "cuda" else None
         """For what the device does to a batch before it is trained on."""
         self.step = 0
@@ -176,7 +176,7 @@ def build_objective(model: nn.Module, config: ObjectiveConfig, teacher: Teacher 
             return Classification(model, config)
 
 
-def wrapped(objective: Objective, machine: Machine, processes: Processes) -> nn.Module:
+def wrapped(objective: Objective, machine: Machine, processes: Processes, graphs: bool) -> nn.Module:
     """The objective as it is called: with gradients averaged over processes, and compiled."""
     forward: nn.Module = objective
     if processes.count > 1 and not machine.shard:
@@ -191,7 +191,7 @@ def wrapped(objective: Objective, machine: Machine, processes: Processes) -> nn.
             bool(parts), "sharded models are compiled block by block, and this one has no blocks; leave out --compile"
         )
         for part in parts:
-            part.compile(mode="reduce-overhead" if uses_graphs(machine, processes) else None)
+            part.compile(mode="reduce-overhead" if graphs else None)
     return forward
 
 
