@@ -128,5 +128,5 @@ def test_a_run_that_would_never_save_is_refused(saving: float) -> None:
     ],
 )
 def test_a_gpu_with_kernels_augments_unless_told_otherwise(device, augment, has_triton, expected, monkeypatch):
-    monkeypatch.setattr("alltokens.train.machine.HAS_TRITON", has_triton)
+    monkeypatch.setattr("alltokens.augment.boxes.HAS_TRITON", has_triton)
     assert Machine(torch.device(device), 0, augment=augment).augmented_by == expected

@@ -36,7 +36,7 @@ class Boxes:
 
     def augmented(self) -> UInt8[Tensor, "b 3 h w"]:
         """The images as they were drawn, on the device that the pixels are on; laid out as workers lay them out."""
-        images = self.all_at_once() if is_fused(self.pixels) else self.some_at_once()
+        images = self.all_at_once() if is_fused(self.pixels.device) else self.some_at_once()
         return images.contiguous(memory_format=torch.channels_last)
 
     def all_at_once(self) -> UInt8[Tensor, "b 3 h w"]:
@@ -55,9 +55,9 @@ class Boxes:
         return torch.cat([apply_batch(group, padded(pixels, group), padded=True) for group, pixels in parts])
 
 
-def is_fused(pixels: Tensor) -> bool:
+def is_fused(device: torch.device) -> bool:
     """Whether Triton kernels take these."""
-    return pixels.is_cuda and HAS_TRITON
+    return device.type == "cuda" and HAS_TRITON
 
 
 def padded(pixels: UInt8[Tensor, "n 3"], draws: Sequence[Draw]) -> UInt8[Tensor, "b 3 h w"]:

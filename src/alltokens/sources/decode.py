@@ -67,7 +67,7 @@ class Opened:
             return upright(image, owned=True)
 
     def pixels(self, scale: int = 1) -> UInt8[Tensor, "3 h w"]:
-        """The same as a tensor; where simplejpeg is installed, of a plain JPEG in three quarters of the time."""
+        """The same as a tensor; where simplejpeg is installed, a plain JPEG takes less time."""
         if isinstance(self.data, bytes) and scale == 1:
             with suppress(ValueError):  # whether what is damaged can be read is left to Pillow
                 return torch.from_numpy(simplejpeg.decode_jpeg(self.data)).permute(2, 0, 1)

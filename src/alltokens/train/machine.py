@@ -10,9 +10,9 @@ from typing import Any, cast
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from alltokens.augment.boxes import is_fused
 from alltokens.data.samples import AugmentedBy
 from alltokens.errors import UserError, require
-from alltokens.kernels import HAS_TRITON
 from alltokens.models.timm_model import TimmClassifier
 from alltokens.models.weights import Model
 
@@ -54,7 +54,7 @@ class Machine:
     @property
     def augmented_by(self) -> AugmentedBy:
         """A GPU that is fed by its usual share of cores waits for those that augment as well."""
-        return self.augment or ("device" if self.device.type == "cuda" and HAS_TRITON else "workers")
+        return self.augment or ("device" if is_fused(self.device) else "workers")
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
