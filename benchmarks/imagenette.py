@@ -7,10 +7,10 @@
 Labels, and answers while it trains, are EfficientNet-Lite2's with its weights on pip, over ImageNet's 1000 classes. The
 accuracy is that of the averaged weights after the last epoch, by the image's head alone (and, where tokens have a head,
 with half of its highest answers added), among the classes that the photos are of. Light augmentation is crops, flips
-and colours alone, where the recipe has RandAugment and erasing. The best see the photos enlarged to 224 pixels and
-more, three to five times the tokens, in twice the epochs with twice the steps each. Every row is written to
-benchmarks/results/imagenette.json as soon as it is known (imagenette_cpu.json without a GPU); a second call goes on
-where the first was stopped, within a row too.
+and colours alone, where the recipe has RandAugment and erasing. Batches of 512 are half as many steps. The best see the
+photos enlarged to 224 pixels, three times the tokens, in twice the epochs with twice the steps each. Every row is
+written to benchmarks/results/imagenette.json as soon as it is known (imagenette_cpu.json without a GPU); a second call
+goes on where the first was stopped, within a row too.
 """
 
 import argparse
@@ -62,10 +62,10 @@ NAME = "imagenette" if CUDA else "imagenette_cpu"
 CORES = len(os.sched_getaffinity(0))
 TEACHER, LABEL_SIDE = "pip/efficientnet_lite2", 256
 SIDE, BATCH, EPOCHS, SEEDS = 128, 256, 100, (0, 1)
-BEST_BATCH, BEST_EPOCHS = 128, 200
+BEST_SIDE, BEST_BATCH, BEST_EPOCHS = 224, 128, 200
 RATE = 1e-3
 CLASS, MAP = "token labels, class label", "token labels, score map"
-PUBLISHED, LIGHT = ", published alignment", ", light augmentation"
+PUBLISHED, LIGHT, LARGE = ", published alignment", ", light augmentation", ", batch 512"
 ROWS = (
     "plain labels",
     CLASS,
@@ -77,8 +77,10 @@ ROWS = (
     MAP + PUBLISHED,
     "plain labels" + LIGHT,
     CLASS + LIGHT,
+    "plain labels" + LIGHT + LARGE,
+    CLASS + LIGHT + LARGE,
 )
-BEST_SIDES = {"best": 224, "best, online": 288}
+BESTS = ("best", "best" + LIGHT)
 Run = tuple[str, int]
 """A row and a seed."""
 MIX = MixConfig(kind="token")
@@ -95,7 +97,7 @@ def config_of(row: str, folder: Path, seed: int, epochs: int) -> TrainConfig:
             objective = ClassifyConfig(image_target="score_map", mix=MIX)
         case "hard distillation":
             objective, data = DistillConfig(teacher=TEACHER, mix=MIX), replace(data, labels=None)
-        case "online token labels" | "best, online":
+        case "online token labels":
             objective, data = TokenLabelConfig(teacher=TEACHER), replace(data, labels=None)
         case "token labels, score map":
             objective = TokenLabelConfig(image_target="score_map")
@@ -105,10 +107,9 @@ def config_of(row: str, folder: Path, seed: int, epochs: int) -> TrainConfig:
             raise AssertionError(row)
     recipe = supervised("lvvit_t", "token_labels" if isinstance(objective, TokenLabelConfig) else "plain_labels")
     classes = len(open_source(str(root)).classes) if kind_of(row) == "plain labels" else 1000
-    side, batch = (BEST_SIDES[row], BEST_BATCH) if row in BEST_SIDES else (SIDE, BATCH)
-    size = (side, side)
+    size, batch = ((BEST_SIDE, BEST_SIDE) if row in BESTS else (SIDE, SIDE)), batch_of(row)
     augment = replace(recipe.augment, size=size)
-    if row.endswith(LIGHT):
+    if LIGHT in row:
         objective = replace(objective, finish=replace(objective.finish, erase=0.0))
         augment = replace(augment, policy=None, color_jitter=0.4)
     steps = epochs * (len(open_source(str(root))) // batch)
@@ -129,8 +130,13 @@ def config_of(row: str, folder: Path, seed: int, epochs: int) -> TrainConfig:
 
 
 def kind_of(row: str) -> str:
-    """Its supervision; rows of one kind are compiled alike."""
-    return row.removesuffix(PUBLISHED).removesuffix(LIGHT)
+    """Its supervision."""
+    return row.removesuffix(LARGE).removesuffix(LIGHT).removesuffix(PUBLISHED)
+
+
+def batch_of(row: str) -> int:
+    """Half as many steps, or twice as many, in as many epochs."""
+    return BEST_BATCH if row in BESTS else 2 * BATCH if row.endswith(LARGE) else BATCH
 
 
 def prepare(data: Path, folder: Path) -> None:
@@ -208,6 +214,7 @@ def headline(runs: dict[str, Any]) -> dict[str, float]:
     differences = {
         "token_minus_plain": (CLASS, "plain labels"),
         "token_minus_plain_light_augmentation": (CLASS + LIGHT, "plain labels" + LIGHT),
+        "token_minus_plain_light_augmentation_batch_512": (CLASS + LIGHT + LARGE, "plain labels" + LIGHT + LARGE),
         "aligned_minus_published": (CLASS, CLASS + PUBLISHED),
         "aligned_minus_published_score_map": (MAP, MAP + PUBLISHED),
     }
@@ -221,14 +228,14 @@ def headline(runs: dict[str, Any]) -> dict[str, float]:
 
 def best_row(runs: dict[str, Any]) -> str | None:
     """Of those that were meant to be."""
-    return max((row for row in BEST_SIDES if row in runs), key=lambda row: runs[row]["0"]["top1"], default=None)
+    return max((row for row in BESTS if row in runs), key=lambda row: runs[row]["0"]["top1"], default=None)
 
 
 def lanes(runs: list[Run], count: int) -> list[list[Run]]:
     """The runs of each process: those that are compiled alike one after the other, which wait for that once."""
-    alike: dict[str, list[Run]] = {}
+    alike: dict[tuple[str, int], list[Run]] = {}
     for row, seed in runs:
-        alike.setdefault(kind_of(row), []).append((row, seed))
+        alike.setdefault((kind_of(row), batch_of(row)), []).append((row, seed))
     groups = list(alike.values())
     while len(groups) < min(count, len(runs)):
         longest = groups.pop(groups.index(max(groups, key=len)))
@@ -241,14 +248,14 @@ def lanes(runs: list[Run], count: int) -> list[list[Run]]:
 
 def length(runs: list[Run]) -> int:
     """How long runs take together, in those of 100 epochs at 128 pixels."""
-    return sum(2 * BATCH // BEST_BATCH if row in BEST_SIDES else 1 for row, _ in runs)
+    return sum(2 * BATCH // BEST_BATCH if row in BESTS else 1 for row, _ in runs)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="the folder of train.tar.gz and val.tar.gz")
     parser.add_argument("--folder", type=Path, required=True, help="where photos, labels and runs lie")
-    parser.add_argument("--rows", nargs="*", default=[*ROWS, *BEST_SIDES], choices=[*ROWS, *BEST_SIDES])
+    parser.add_argument("--rows", nargs="*", default=[*ROWS, *BESTS], choices=[*ROWS, *BESTS])
     parser.add_argument("--seeds", type=int, nargs="*", default=SEEDS)
     parser.add_argument("--epochs", type=int, help="other than 100, and 200 for the best: a trial, not written down")
     parser.add_argument("--at-once", type=int, default=1, help="trainings that go on at the same time")
@@ -256,14 +263,14 @@ def main() -> None:
     prepare(arguments.data, arguments.folder)
     results = read_results(NAME)
     runs: dict[str, Any] = results.get("runs", {})
-    wanted = [(row, seed) for row in arguments.rows for seed in arguments.seeds if row not in BEST_SIDES or seed == 0]
+    wanted = [(row, seed) for row in arguments.rows for seed in arguments.seeds if row not in BESTS or seed == 0]
     left = [(row, seed) for row, seed in wanted if arguments.epochs or str(seed) not in runs.get(row, {})]
     with ExitStack() as stack:
         waiting, failed = {}, []
         for lane in lanes(left, arguments.at_once):
             pool = stack.enter_context(ProcessPoolExecutor(1, multiprocessing.get_context("spawn")))
             for row, seed in lane:
-                epochs = arguments.epochs or (BEST_EPOCHS if row in BEST_SIDES else EPOCHS)
+                epochs = arguments.epochs or (BEST_EPOCHS if row in BESTS else EPOCHS)
                 task = pool.submit(row_figures, row, arguments.folder, seed, epochs, arguments.at_once)
                 waiting[task] = (row, seed)
         for task in as_completed(waiting):
