@@ -107,7 +107,8 @@ def config_of(row: str, folder: Path, seed: int, epochs: int) -> TrainConfig:
             raise AssertionError(row)
     recipe = supervised("lvvit_t", "token_labels" if isinstance(objective, TokenLabelConfig) else "plain_labels")
     classes = len(open_source(str(root)).classes) if kind_of(row) == "plain labels" else 1000
-    size, batch = ((BEST_SIDE, BEST_SIDE) if row in BESTS else (SIDE, SIDE)), batch_of(row)
+    side, batch = (BEST_SIDE if row in BESTS else SIDE), batch_of(row)
+    size = (side, side)
     augment = replace(recipe.augment, size=size)
     if LIGHT in row:
         objective = replace(objective, finish=replace(objective.finish, erase=0.0))
@@ -135,7 +136,7 @@ def kind_of(row: str) -> str:
 
 
 def batch_of(row: str) -> int:
-    """Half as many steps, or twice as many, in as many epochs."""
+    """Twice as large, for half as many steps, or half as large."""
     return BEST_BATCH if row in BESTS else 2 * BATCH if row.endswith(LARGE) else BATCH
 
 
