@@ -61,6 +61,23 @@ def test_the_model_grows_with_the_images_and_is_small_without_a_gpu():
 
 
 @pytest.mark.parametrize(
+    ("images", "on_gpu", "policy", "colours", "erase"),
+    [
+        (7_500, True, None, 0.4, 0.0),
+        (99_999, True, None, 0.4, 0.0),
+        (100_000, True, "rand-m9-mstd0.5-inc1", 0.0, 0.25),
+        (100_000, False, None, 0.0, 0.0),
+    ],
+)
+def test_images_are_changed_as_much_as_a_run_has_time_for(
+    images: int, on_gpu: bool, policy: str | None, colours: float, erase: float
+):
+    config = token_label_config(DATA, Extent(images, 10, 480, on_gpu), 10)
+    changes = config.augment.policy, config.augment.color_jitter, config.objective.finish.erase
+    assert changes == (policy, colours, erase)
+
+
+@pytest.mark.parametrize(
     ("shorter_side", "on_gpu", "side"),
     [(28, True, 64), (128, True, 128), (130, False, 128), (200, True, 192), (480, True, 224), (480, False, 128)],
 )
