@@ -108,19 +108,18 @@ def config_of(row: str, folder: Path, seed: int, epochs: int) -> TrainConfig:
     recipe = supervised("lvvit_t", "token_labels" if isinstance(objective, TokenLabelConfig) else "plain_labels")
     classes = len(open_source(str(root)).classes) if kind_of(row) == "plain labels" else 1000
     side, batch = (BEST_SIDE if row in BESTS else SIDE), batch_of(row)
-    size = (side, side)
-    augment = replace(recipe.augment, size=size)
+    augment = recipe.augment
     if LIGHT in row:
         objective = replace(objective, finish=replace(objective.finish, erase=0.0))
         augment = replace(augment, policy=None, color_jitter=0.4)
     steps = epochs * (len(open_source(str(root))) // batch)
     return replace(
         recipe,
-        model=replace(recipe.model, image_size=size, classes=classes),
+        model=replace(recipe.model, image_size=(side, side), classes=classes),
         data=replace(data, alignment="published") if row.endswith(PUBLISHED) else data,
         objective=objective,
         augment=augment,
-        evaluation=EvaluationConfig(size=size, crop=1.0),
+        evaluation=EvaluationConfig(crop=1.0),
         optimizer=OptimizerConfig(learning_rate=RATE, reference_batch=None),
         schedule=ScheduleConfig(epochs=epochs, warmup_epochs=epochs / 20),
         average=AverageConfig(decay=round(max(0.9, 1 - 30 / steps), 4), reference_batch=None, warmup=True),
@@ -193,7 +192,7 @@ def accuracy(config: TrainConfig, run: Path, folder: Path, machine: Machine) -> 
     source = open_source(str(folder / "photos" / "val"))
     own = tuple(source.classes)
     numbers = class_names(1000) if config.model.classes == 1000 else own
-    samples = EvaluationSamples(source, numbers, config.evaluation)
+    samples = EvaluationSamples(source, numbers, config.evaluation, config.model.image_size)
     chosen = torch.tensor([numbers.index(name) for name in own], device=DEVICE)
     place = {number: new for new, number in enumerate(chosen.tolist())}
     model = open_model(weights_of_run(run, "last")).to(DEVICE).eval()

@@ -156,7 +156,7 @@ def loaders(samples: TrainSamples, root: Path) -> dict[str, float]:
         "augmented by the workers": lambda: ours(samples),
         "left to the device": lambda: ours(left),
         "augmented on the device": lambda: (batch.augmented() for batch in ours(left)),
-        "peer": lambda: timms(root, samples.augment.config.size),
+        "peer": lambda: timms(root, samples.augment.size),
     }
     return {name: round(rate(batches()), 1) for name, batches in rivals.items()}
 
@@ -172,8 +172,7 @@ def main() -> None:
         root = image_folder(arguments.photos, Path(folder), BATCH * (COUNTED + 3 * CORES), CLASSES)
         source = open_source(str(root))
         for size in SIZES:
-            augment = AugmentConfig(size=(size, size), policy=POLICY)
-            samples = TrainSamples(source, None, source.classes, augment, seed=0)
+            samples = TrainSamples(source, None, source.classes, AugmentConfig(policy=POLICY), (size, size), seed=0)
             times[f"sample of {size} pixels"] = stages(samples)
             rates[f"{size} pixels"] = loaders(samples, root)
     results = {

@@ -168,7 +168,7 @@ def labelled_samples(photos: str, folder: Path) -> TrainSamples:
     named = replace(job, annotator=replace(annotator, classes=tuple(f"{number:04}" for number in range(1000))))
     write.annotate(named, folder / "labels", write.Machine(DEVICE, 256, CORES), lambda done, total, note="": None)
     store = LabelStore(folder / "labels")
-    return TrainSamples(source, store, store.classes, TOKEN_LABELS.augment, seed=0)
+    return TrainSamples(source, store, store.classes, TOKEN_LABELS.augment, TOKEN_LABELS.model.image_size, seed=0)
 
 
 def fed(samples: TrainSamples, machine: Machine, use: Callable[[Batch], Any]) -> float:

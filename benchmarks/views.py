@@ -39,7 +39,7 @@ from alltokens.labels.sparse_loss import token_cross_entropy
 CUDA = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if CUDA else "cpu")
 POLICY = "rand-m9-mstd0.5-inc1"
-SAMPLES, ROUNDS, WORKERS, BATCH = 768, 7, 2, 64
+SIDE, SAMPLES, ROUNDS, WORKERS, BATCH = 224, 768, 7, 2, 64
 TARGET_BATCH, CLASSES, GRID, MAP, TOP = (256 if CUDA else 16), 1000, 14, 18, 5
 
 
@@ -48,11 +48,11 @@ class Photos(Dataset[Any]):
 
     def __init__(self, files: list[bytes], kind: str) -> None:
         self.files, self.kind = files, kind
-        self.augment = Augment(AugmentConfig(policy=POLICY))
+        self.augment = Augment(AugmentConfig(policy=POLICY), (SIDE, SIDE))
         # timm's own keeps 0 bits now and then, which newer Pillows refuse.
         NAME_TO_OP["PosterizeIncreasing"] = lambda image, bits, **_: posterize_pillow(image, bits)
         self.timm = create_transform(
-            224, is_training=True, auto_augment=POLICY, interpolation="random", color_jitter=None, normalize=False
+            SIDE, is_training=True, auto_augment=POLICY, interpolation="random", color_jitter=None, normalize=False
         )
         # What a store of labels holds of an image, here of a few that repeat.
         source = numpy.random.default_rng(0)
@@ -101,7 +101,7 @@ def target_step() -> dict[str, float]:
     ids = torch.rand(TARGET_BATCH, CLASSES, MAP, MAP, generator=source).topk(TOP, 1).indices.int().to(DEVICE)
     logits = (4 + 3 * torch.randn(shape, generator=source)).to(DEVICE)
     maps = ScoreMaps.of_whole_images(ids, logits, logits.logsumexp(1))
-    augment = Augment(AugmentConfig(policy=None))
+    augment = Augment(AugmentConfig(policy=None), (SIDE, SIDE))
     views = [augment.draw(375, 500, source).view for _ in range(TARGET_BATCH)]
     canvas = torch.stack([view.normalized() for view in views]).to(DEVICE)
     dtype = torch.bfloat16 if CUDA else torch.float32

@@ -22,8 +22,8 @@ from ..sources.pictures import noise
 SIZES = [(60, 80), (80, 60), (64, 64), (30, 120), (201, 143)]
 # For a turned view torch's cubic kernel is not Pillow's.
 AGREEING = {
-    "bilinear": AugmentConfig(size=(48, 64), interpolation="bilinear", policy="rand-m9-n3-p0.7"),
-    "bicubic": AugmentConfig(size=(48, 64), interpolation="bicubic", vflip=0.5, policy=None),
+    "bilinear": AugmentConfig(interpolation="bilinear", policy="rand-m9-n3-p0.7"),
+    "bicubic": AugmentConfig(interpolation="bicubic", vflip=0.5, policy=None),
 }
 each_kernel = pytest.mark.parametrize("interpolation", AGREEING)
 
@@ -34,8 +34,8 @@ def photo(size: tuple[int, int], seed: int) -> Image.Image:
     return coarse.resize(size[::-1], Image.Resampling.BICUBIC)
 
 
-def drawn(config: AugmentConfig, count: int) -> tuple[list[Draw], list[Image.Image]]:
-    augment, source = Augment(config), torch.Generator().manual_seed(0)
+def drawn(config: AugmentConfig, count: int, size: tuple[int, int] = (48, 64)) -> tuple[list[Draw], list[Image.Image]]:
+    augment, source = Augment(config, size), torch.Generator().manual_seed(0)
     images = [photo(SIZES[seed % len(SIZES)], seed) for seed in range(count)]
     return [augment.draw(image.height, image.width, source) for image in images], images
 
@@ -57,7 +57,7 @@ def test_boxes_of_different_sizes_become_what_pillow_shows_of_the_images(interpo
 
 
 def test_colours_change_after_the_geometry() -> None:
-    config = AugmentConfig(size=(48, 64), interpolation="bilinear", policy="rand-m9-n2-p1-inc1", color_jitter=0.3)
+    config = AugmentConfig(interpolation="bilinear", policy="rand-m9-n2-p1-inc1", color_jitter=0.3)
     draws, images = drawn(config, 40)
     # A level more or less may become far more: equalize, posterize and the like are steep.
     draws = [
@@ -71,7 +71,7 @@ def test_colours_change_after_the_geometry() -> None:
 
 
 def test_boxes_are_resampled_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    draws, images = drawn(AugmentConfig(size=(20, 30), policy="rand-m9-n2"), 11)
+    draws, images = drawn(AugmentConfig(policy="rand-m9-n2"), 11, (20, 30))
     boxes = boxes_of([replace(draw, operations=()) for draw in draws], images)
     at_once = boxes.augmented()
     monkeypatch.setattr(boxes_module, "AT_ONCE", 3)
@@ -98,14 +98,14 @@ def test_nothing_is_asked_of_the_device_so_that_it_need_not_be_waited_for(
 ) -> None:
     # Tensors without values cannot be asked for one; torch has no autocast for them.
     monkeypatch.setattr(torch, "autocast", lambda *_, **__: nullcontext())
-    draws, images = drawn(AugmentConfig(size=(48, 64), policy=policy, color_jitter=0.3), 40)
+    draws, images = drawn(AugmentConfig(policy=policy, color_jitter=0.3), 40)
     boxes = boxes_of(draws, images)
     assert replace(boxes, pixels=boxes.pixels.to("meta")).augmented().shape == (40, 3, 48, 64)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_a_gpu_makes_the_same_of_them() -> None:
-    draws, images = drawn(AugmentConfig(size=(48, 64), policy="rand-m9-n2-p1-inc1", color_jitter=0.3), 40)
+    draws, images = drawn(AugmentConfig(policy="rand-m9-n2-p1-inc1", color_jitter=0.3), 40)
     boxes = boxes_of(draws, images)
     there = replace(boxes, pixels=boxes.pixels.cuda()).augmented()
     assert there.is_cuda
@@ -128,7 +128,7 @@ def test_the_triton_kernels_make_the_same_of_them() -> None:
 def check_kernels() -> None:
     """Views and interpolations as they are drawn, and one change of colour: those drawn may make much of a level."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    draws, images = drawn(AugmentConfig(size=(12, 16), policy="rand-m9-n3-p1-inc1"), 12)
+    draws, images = drawn(AugmentConfig(policy="rand-m9-n3-p1-inc1"), 12, (12, 16))
     assert {draw.view.is_axis_aligned for draw in draws} == {True, False}
     boxes = boxes_of([replace(draw, operations=(Operation("invert"),)) for draw in draws], images)
     there = replace(boxes, pixels=boxes.pixels.to(device)).all_at_once()

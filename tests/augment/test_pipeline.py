@@ -75,9 +75,11 @@ def numpys_randomness(seed: int) -> Iterator[None]:
     np.random.set_state(state)
 
 
-def draws(config: AugmentConfig, count: int, size: tuple[int, int] = (60, 80)) -> list[Draw]:
-    source, augment = generator(0), Augment(config)
-    return [augment.draw(*size, source) for _ in range(count)]
+def draws(
+    config: AugmentConfig, count: int, of: tuple[int, int] = (60, 80), size: tuple[int, int] = (32, 48)
+) -> list[Draw]:
+    source, augment = generator(0), Augment(config, size)
+    return [augment.draw(*of, source) for _ in range(count)]
 
 
 def is_likely(successes: int, tries: int, chance: float) -> bool:
@@ -157,8 +159,8 @@ class TimmsLog:
 def test_operations_are_those_that_timm_applies_under_the_same_seed(
     policy: str, size: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = AugmentConfig(size=size, policy=policy)
-    timm, ours = TimmsLog(policy, size, monkeypatch), unchecked(recording_policy(config))
+    config = AugmentConfig(policy=policy)
+    timm, ours = TimmsLog(policy, size, monkeypatch), unchecked(recording_policy(config, size))
     image = pillow(smooth((8, 9)))
     seen = set()
     for seed in range(150):
@@ -175,8 +177,8 @@ def test_operations_are_those_that_timm_applies_under_the_same_seed(
 
 
 def test_a_policy_splits_into_the_view_and_the_operations_in_their_order() -> None:
-    config = AugmentConfig(size=(32, 48), policy="rand-m9-n4-p1-mstd0.5", interpolation="bilinear", color_jitter=0.3)
-    augment, policy = Augment(config), recording_policy(config)
+    config = AugmentConfig(policy="rand-m9-n4-p1-mstd0.5", interpolation="bilinear", color_jitter=0.3)
+    augment, policy = Augment(config, (32, 48)), recording_policy(config, (32, 48))
     for seed in range(100):
         draw = augment.draw(60, 80, generator(seed))
         with timms_randomness(generator(seed)):
@@ -216,7 +218,7 @@ def test_each_operation_is_as_frequent_and_as_strong_as_the_string_says() -> Non
 
 @pytest.mark.parametrize("policy", ["rand-m9-n3", "rand-m7-n3-tweights-inc1", "rand-m6-n3-t3aw-inc1"])
 def test_operations_are_chosen_with_the_chances_that_timm_gives_numpy(policy: str) -> None:
-    augment, count = recording_policy(AugmentConfig(policy=policy)), 6000
+    augment, count = recording_policy(AugmentConfig(policy=policy), (224, 224)), 6000
     names = [operation.name for operation in augment.ops]
     with timms_randomness(generator(0)):
         ours = [tuple(operation.name for operation in chosen(augment)) for _ in range(count)]
@@ -236,8 +238,8 @@ def test_operations_are_chosen_with_the_chances_that_timm_gives_numpy(policy: st
 @each_size
 @pytest.mark.parametrize("scale", [(0.08, 1.0), (0.9, 1.0)])
 def test_crop_boxes_are_timms_under_the_same_seed(size: tuple[int, int], scale: tuple[float, float]) -> None:
-    config = AugmentConfig(size=(32, 48), scale=scale, ratio=(0.5, 1.5), hflip=0.0, policy=None)
-    image, augment = Image.new("RGB", size[::-1]), Augment(config)
+    config = AugmentConfig(scale=scale, ratio=(0.5, 1.5), hflip=0.0, policy=None)
+    image, augment = Image.new("RGB", size[::-1]), Augment(config, (32, 48))
     boxes = set()
     for seed in range(100):
         with timms_randomness(generator(seed)):
@@ -250,13 +252,13 @@ def test_crop_boxes_are_timms_under_the_same_seed(size: tuple[int, int], scale: 
 
 @pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
 def test_a_crop_shows_what_timms_crop_shows(interpolation: str) -> None:
-    config = AugmentConfig(size=(32, 48), scale=(0.3, 1.0), interpolation=interpolation, hflip=0.0, policy=None)
+    config = AugmentConfig(scale=(0.3, 1.0), interpolation=interpolation, hflip=0.0, policy=None)
     image = pillow(smooth((60, 80)))
     crop = RandomResizedCropAndInterpolation((32, 48), config.scale, config.ratio, interpolation)
     for seed in range(20):
         with timms_randomness(generator(seed)):
             theirs = tensor(crop(image)).int()
-        draw = Augment(config).draw(60, 80, generator(seed))
+        draw = Augment(config, (32, 48)).draw(60, 80, generator(seed))
         # timm cuts before it resizes, so that what the kernel would reach beside the crop is missing.
         edge = ceil(2 * max(1, 1 / draw.view.matrix[0][0], 1 / draw.view.matrix[1][1]))
         difference = (tensor(apply(draw, image)).int() - theirs)[:, edge:-edge, edge:-edge].abs()
@@ -318,7 +320,7 @@ def test_jitters_operations_are_torchvisions() -> None:
 
 
 def test_a_generator_in_the_same_state_gives_the_same_draw() -> None:
-    augment, source = Augment(AugmentConfig(vflip=0.5, color_jitter=0.3, policy="3a")), generator(3)
+    augment, source = Augment(AugmentConfig(vflip=0.5, color_jitter=0.3, policy="3a"), (32, 48)), generator(3)
     augment.draw(60, 80, source)
     state = source.get_state()
     first, second = (augment.draw(60, 80, source) for _ in range(2))
@@ -328,7 +330,7 @@ def test_a_generator_in_the_same_state_gives_the_same_draw() -> None:
     assert first != second
     random.random()
     np.random.rand()
-    assert Augment(augment.config).draw(60, 80, generator(3)) == augment.draw(60, 80, generator(3))
+    assert Augment(augment.config, augment.size).draw(60, 80, generator(3)) == augment.draw(60, 80, generator(3))
 
 
 def global_states() -> tuple:
@@ -337,7 +339,7 @@ def global_states() -> tuple:
 
 
 def test_global_random_states_are_untouched_even_where_nothing_can_be_drawn() -> None:
-    augment = Augment(AugmentConfig(color_jitter=0.3, policy="rand-m9-n3-p1"))
+    augment = Augment(AugmentConfig(color_jitter=0.3, policy="rand-m9-n3-p1"), (32, 48))
     before = global_states()
     augment.draw(60, 80, generator(0))
     assert global_states() == before
@@ -349,7 +351,6 @@ def test_global_random_states_are_untouched_even_where_nothing_can_be_drawn() ->
 # What is refused
 
 ERRORS: list[tuple[dict, str]] = [
-    ({"size": (0, 224)}, "size must be above 0; got size=(0, 224)"),
     ({"scale": (0.0, 1.0)}, "scale must be two numbers above 0, the smaller first; got scale=(0.0, 1.0)"),
     ({"scale": (1.0, 0.5)}, "scale must be two numbers above 0, the smaller first; got scale=(1.0, 0.5)"),
     ({"ratio": (1.5, 0.5)}, "ratio must be two numbers above 0, the smaller first; got ratio=(1.5, 0.5)"),
@@ -376,7 +377,7 @@ def test_a_field_out_of_range_is_refused_in_one_sentence(fields: dict, sentence:
 )
 def test_a_mistyped_policy_is_refused_in_one_sentence(policy: str) -> None:
     with pytest.raises(UserError) as error:
-        Augment(AugmentConfig(policy=policy))
+        Augment(AugmentConfig(policy=policy), (32, 48))
     sentence = "policy must be one of timm's strings, such as rand-m9-mstd0.5-inc1, v0 or 3a; got "
     assert str(error.value) == f"{sentence}'{policy}'"
 
@@ -384,8 +385,8 @@ def test_a_mistyped_policy_is_refused_in_one_sentence(policy: str) -> None:
 # Images
 
 
-def without_colours(config: AugmentConfig, size: tuple[int, int], count: int) -> list[Draw]:
-    return [replace(draw, operations=()) for draw in draws(config, count, size)]
+def without_colours(config: AugmentConfig, of: tuple[int, int], count: int) -> list[Draw]:
+    return [replace(draw, operations=()) for draw in draws(config, count, of, (64, 96))]
 
 
 def share_within_two_levels(drawn: list[Draw], images: Tensor) -> float:
@@ -398,8 +399,8 @@ def share_within_two_levels(drawn: list[Draw], images: Tensor) -> float:
 
 AGREEING = {
     # For a turned view torch's cubic kernel is not Pillow's.
-    "bilinear": AugmentConfig(size=(64, 96), interpolation="bilinear", policy="rand-m9-n3-p0.7"),
-    "bicubic": AugmentConfig(size=(64, 96), interpolation="bicubic", vflip=0.5, policy=None),
+    "bilinear": AugmentConfig(interpolation="bilinear", policy="rand-m9-n3-p0.7"),
+    "bicubic": AugmentConfig(interpolation="bicubic", vflip=0.5, policy=None),
 }
 each_kernel = pytest.mark.parametrize("interpolation", AGREEING)
 
@@ -428,7 +429,7 @@ def test_a_batch_shows_what_pillow_shows_of_photos(interpolation: str) -> None:
     assert len(opened) == 6
     shares = []
     for index, image in enumerate(opened):
-        augment = Augment(AGREEING[interpolation])
+        augment = Augment(AGREEING[interpolation], (64, 96))
         drawn = [
             replace(augment.draw(image.height, image.width, generator(10 * index + k)), operations=()) for k in range(3)
         ]
@@ -437,7 +438,7 @@ def test_a_batch_shows_what_pillow_shows_of_photos(interpolation: str) -> None:
 
 
 def test_either_path_has_the_same_targets() -> None:
-    size, drawn = (60, 80), draws(AugmentConfig(size=(64, 96), policy="rand-m9-n3-p1"), 12)
+    size, drawn = (60, 80), draws(AugmentConfig(policy="rand-m9-n3-p1"), 12, size=(64, 96))
     maps = [ScoreMap.from_dense(4 * torch.randn(20, 12, 16, generator=generator(seed))) for seed in range(12)]
     views = [draw.view for draw in drawn]
     batched = token_targets(maps, torch.stack([view.normalized() for view in views]), (4, 6), 20)
@@ -449,7 +450,7 @@ def test_either_path_has_the_same_targets() -> None:
 
 @pytest.mark.parametrize("size", [(64, 96), (96, 64), (48, 48)])
 def test_the_result_has_the_size_asked_for(size: tuple[int, int]) -> None:
-    drawn = draws(AugmentConfig(size=size, policy="rand-m9-n3-p1", color_jitter=0.4), 8)
+    drawn = draws(AugmentConfig(policy="rand-m9-n3-p1", color_jitter=0.4), 8, size=size)
     images = smooth((60, 80)).expand(8, -1, -1, -1)
     assert apply_batch(drawn, images).shape == (8, 3, *size)
     assert {apply(draw, pillow(images[0])).size for draw in drawn} == {size[::-1]}
@@ -468,7 +469,7 @@ def test_colours_change_after_the_geometry_what_fills_the_canvas_too() -> None:
 def test_an_image_in_a_batch_is_as_it_is_alone() -> None:
     drawn = [
         replace(draw, fill=(index, 40, 200 - index))
-        for index, draw in enumerate(draws(AugmentConfig(size=(32, 48), policy="rand-m9-n3-p0.7-inc1"), 20))
+        for index, draw in enumerate(draws(AugmentConfig(policy="rand-m9-n3-p0.7-inc1"), 20))
     ]
     images = torch.stack([smooth((60, 80), phase) for phase in range(20)])
     batch = apply_batch([replace(draw, operations=()) for draw in drawn], images)

@@ -15,8 +15,18 @@ from ..train.toy_runs import toy_data
 
 SMALL = [
     *["--model.width", "16", "--model.heads", "2", "--model.depth", "1", "--model.image-size", "32", "32"],
-    *["--augment.size", "32", "32", "--evaluation.size", "32", "32", "--precision", "float32"],
-    *["--batch", "8", "--schedule.epochs", "2", "--schedule.warmup-epochs", "0", "--workers", "0"],
+    *[
+        "--precision",
+        "float32",
+        "--batch",
+        "8",
+        "--schedule.epochs",
+        "2",
+        "--schedule.warmup-epochs",
+        "0",
+        "--workers",
+        "0",
+    ],
 ]
 
 

@@ -18,7 +18,8 @@ from ..sources.pictures import encoded, noise
 
 CLASSES = ("class5", "class1")
 """In another order than the store has them."""
-AUGMENT = AugmentConfig(size=(16, 24), policy="rand-m9-n3-p0.7-mstd0.5", color_jitter=0.3)
+SIZE = (16, 24)
+AUGMENT = AugmentConfig(policy="rand-m9-n3-p0.7-mstd0.5", color_jitter=0.3)
 
 
 def keys_of(count: int) -> list[str]:
@@ -46,11 +47,15 @@ def store_for(source: Source, folder: Path) -> LabelStore:
 
 
 def samples_of(
-    source: Source, folder: Path | None = None, seed: int = 7, augment: AugmentConfig = AUGMENT
+    source: Source,
+    folder: Path | None = None,
+    seed: int = 7,
+    augment: AugmentConfig = AUGMENT,
+    size: tuple[int, int] = SIZE,
 ) -> TrainSamples:
     """With labels where there is a folder to write them to."""
     store = None if folder is None else store_for(source, folder)
-    return TrainSamples(source, store, source.classes if store is None else store.classes, augment, seed)
+    return TrainSamples(source, store, source.classes if store is None else store.classes, augment, size, seed)
 
 
 def rows_of(batch: Batch) -> list[tuple]:

@@ -17,9 +17,7 @@ from alltokens.data.order import Share, epoch_order
 from alltokens.data.samples import AugmentedBy, EvaluationConfig, EvaluationSamples, TrainSamples
 from alltokens.errors import UserError
 
-from .pictures import CLASSES, fields_of, rows_of, same_batches, samples_of, source_of
-
-EVALUATION = EvaluationConfig(size=(16, 24), crop=0.9)
+from .pictures import CLASSES, SIZE, fields_of, rows_of, same_batches, samples_of, source_of
 
 
 @pytest.fixture
@@ -29,7 +27,7 @@ def samples(tmp_path: Path) -> TrainSamples:
 
 
 def evaluated(broken: tuple[int, ...] = (2,)) -> EvaluationSamples:
-    return EvaluationSamples(source_of(11, broken), CLASSES, EVALUATION)
+    return EvaluationSamples(source_of(11, broken), CLASSES, EvaluationConfig(), SIZE)
 
 
 def epoch_of(samples: TrainSamples, share: Share, epoch: int = 0, first: int = 0, workers: int = 0) -> list[Batch]:

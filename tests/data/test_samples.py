@@ -31,7 +31,7 @@ from alltokens.sources.decode import Opened
 from alltokens.sources.source import Source
 
 from ..sources.pictures import encoded, noise
-from .pictures import AUGMENT, CLASSES, fields_of, generator, rows_of, samples_of, source_of, store_for
+from .pictures import AUGMENT, CLASSES, SIZE, fields_of, generator, rows_of, samples_of, source_of, store_for
 
 # Training
 
@@ -40,7 +40,7 @@ def test_a_sample_is_its_image_as_drawn_from_the_seed_of_its_place() -> None:
     source = source_of()
     sample = samples_of(source, seed=5).sample(epoch=2, place=4, index=9)
     seed, image = sample_seed(5, 2, 4), source.image(9)
-    draw = Augment(AUGMENT).draw(image.height, image.width, generator(seed))
+    draw = Augment(AUGMENT, SIZE).draw(image.height, image.width, generator(seed))
     assert torch.equal(sample.image, pil_to_tensor(apply(draw, image)))
     assert torch.equal(sample.view, draw.view.normalized())
     assert (sample.number, sample.key, sample.seed) == (1, "class1/09.png", seed)
@@ -72,7 +72,7 @@ class Scenes:
 
 def scenes(format: str, size: tuple[int, int]) -> samples_module.TrainSamples:
     source = Source("scenes", [str(index) for index in range(40)], [0] * 40, ("one",), Scenes(format))
-    return samples_of(source, augment=AugmentConfig(size=size, policy="rand-m9-n2-p1-tweights"))
+    return samples_of(source, augment=AugmentConfig(policy="rand-m9-n2-p1-tweights"), size=size)
 
 
 # A quarter of a pixel of what is decoded would be above each of these.
@@ -100,9 +100,9 @@ def test_the_scale_is_that_of_the_axis_that_shrinks_less(monkeypatch: pytest.Mon
     )
     # Of 203 rows and 301 columns, all of which are seen.
     for size in [(203, 301), (102, 151), (101, 150), (101, 20), (50, 75), (25, 37), (2, 3)]:
-        augment = AugmentConfig(size=size, scale=(1.0, 1.0), ratio=(301 / 203, 301 / 203), policy=None)
+        augment = AugmentConfig(scale=(1.0, 1.0), ratio=(301 / 203, 301 / 203), policy=None)
         source = Source("scenes", ["a"], [0], ("one",), Scenes("JPEG"))
-        samples_of(source, augment=augment).sample(0, 0, 0)
+        samples_of(source, augment=augment, size=size).sample(0, 0, 0)
     assert asked == [1, 1, 2, 2, 4, 8, 8]
 
 
@@ -123,7 +123,7 @@ def test_a_batch_has_the_samples_of_its_places_in_their_order(tmp_path: Path) ->
 
 
 def test_a_batch_that_is_left_to_the_device_becomes_the_one_of_the_workers(tmp_path: Path) -> None:
-    augment = AugmentConfig(size=(16, 24), interpolation="bilinear", policy="rand-m9-n3-p0.7-tweights")
+    augment = AugmentConfig(interpolation="bilinear", policy="rand-m9-n3-p0.7-tweights")
     samples, order = samples_of(source_of(), tmp_path / "store", augment=augment), epoch_order(11, 7, 3)
     expected, left = (samples.left_to(where).batch(3, order, range(2, 10)) for where in ("workers", "device"))
     assert expected.boxes is None
@@ -139,8 +139,9 @@ def test_a_batch_that_is_left_to_the_device_becomes_the_one_of_the_workers(tmp_p
 
 
 def test_only_what_is_seen_is_handed_over() -> None:
-    augment = AugmentConfig(size=(8, 8), scale=(0.1, 0.1), ratio=(1.0, 1.0), policy=None)
-    batch = samples_of(source_of(), augment=augment).left_to("device").batch(0, torch.arange(11), range(8))
+    augment = AugmentConfig(scale=(0.1, 0.1), ratio=(1.0, 1.0), policy=None)
+    samples = samples_of(source_of(), augment=augment, size=(8, 8))
+    batch = samples.left_to("device").batch(0, torch.arange(11), range(8))
     assert batch.boxes is not None
     # A tenth of an image of 12 x 20 is about 5 x 5, and the kernel reaches two pixels further.
     assert len(batch.boxes.pixels) <= 8 * 9 * 9
@@ -173,7 +174,7 @@ def test_classes_are_numbered_as_the_store_numbers_them(tmp_path: Path) -> None:
 def test_labels_are_read_where_the_image_is_seen_or_where_the_released_code_reads_them(tmp_path: Path) -> None:
     exact = samples_of(source_of(), tmp_path / "store")
     published = samples_module.TrainSamples(
-        exact.source, exact.store, exact.store.classes, AUGMENT, exact.seed, alignment="published"
+        exact.source, exact.store, exact.store.classes, AUGMENT, SIZE, exact.seed, alignment="published"
     )
     one, other = (samples.batch(0, torch.arange(11), range(11)) for samples in (exact, published))
     assert torch.equal(one.images, other.images)
@@ -203,7 +204,7 @@ def test_samples_are_the_same_after_a_pickle(tmp_path: Path) -> None:
 def test_a_store_of_other_images_is_refused(tmp_path: Path) -> None:
     store = store_for(source_of(5), tmp_path / "store")
     with pytest.raises(UserError) as error:
-        samples_module.TrainSamples(source_of(7), store, store.classes, AUGMENT, 0)
+        samples_module.TrainSamples(source_of(7), store, store.classes, AUGMENT, SIZE, 0)
     assert str(error.value) == (
         f"label store '{tmp_path / 'store'}' lacks 2 of the 7 images of 'photos', "
         "such as 'class1/05.png', 'class5/06.png'; annotate this data set"
@@ -283,10 +284,8 @@ def soft(height: int, width: int) -> Image.Image:
 SHAPES = [(60, 80), (80, 60), (50, 50), (33, 100), (7, 5), (1, 1), (255, 256), (29, 29)]
 
 
-def timms(image: Image.Image, config: EvaluationConfig) -> torch.Tensor:
-    transform = create_transform(
-        (3, *config.size), crop_pct=config.crop, interpolation=config.interpolation, normalize=False
-    )
+def timms(image: Image.Image, config: EvaluationConfig, size: tuple[int, int]) -> torch.Tensor:
+    transform = create_transform((3, *size), crop_pct=config.crop, interpolation=config.interpolation, normalize=False)
     return transform(image)
 
 
@@ -295,19 +294,19 @@ def timms(image: Image.Image, config: EvaluationConfig) -> torch.Tensor:
 @pytest.mark.parametrize("crop", [0.875, 0.9, 1.0])
 def test_evaluation_shows_timms_pixels(shape: tuple[int, int], interpolation: str, crop: float) -> None:
     image = Image.fromarray(noise(*shape))
-    config = EvaluationConfig(size=(29, 29), crop=crop, interpolation=interpolation)
-    assert torch.equal(pil_to_tensor(show_middle(image, config)[0]), timms(image, config))
+    config, size = EvaluationConfig(crop=crop, interpolation=interpolation), (29, 29)
+    assert torch.equal(pil_to_tensor(show_middle(image, config, size)[0]), timms(image, config, size))
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("size", [(24, 40), (40, 24), (31, 30)])
 def test_evaluation_shows_timms_pixels_in_rectangles(shape: tuple[int, int], size: tuple[int, int]) -> None:
     image = Image.fromarray(noise(*shape))
-    config = EvaluationConfig(size=size, interpolation="bilinear")
-    assert torch.equal(pil_to_tensor(show_middle(image, config)[0]), timms(image, config))
+    config = EvaluationConfig(interpolation="bilinear")
+    assert torch.equal(pil_to_tensor(show_middle(image, config, size)[0]), timms(image, config, size))
     # For rectangles timm's transform is bilinear whatever it is asked for; its parts are not.
     resized = ResizeKeepRatio([math.floor(side / 0.9) for side in size], interpolation="bicubic")(image)
-    shown, _ = show_middle(image, EvaluationConfig(size=size, interpolation="bicubic"))
+    shown, _ = show_middle(image, EvaluationConfig(interpolation="bicubic"), size)
     assert np.array_equal(np.asarray(shown), np.asarray(center_crop(resized, list(size))))
 
 
@@ -315,37 +314,37 @@ def test_evaluation_shows_timms_pixels_in_rectangles(shape: tuple[int, int], siz
 @given(st.integers(1, 90), st.integers(1, 90), st.integers(1, 40), st.integers(1, 40), st.floats(0.3, 1.0))
 def test_evaluation_shows_timms_pixels_of_any_shape(height: int, width: int, rows: int, columns: int, crop: float):
     image = Image.fromarray(noise(height, width))
-    config = EvaluationConfig(size=(rows, columns), crop=crop, interpolation="bilinear")
-    assert torch.equal(pil_to_tensor(show_middle(image, config)[0]), timms(image, config))
+    config, size = EvaluationConfig(crop=crop, interpolation="bilinear"), (rows, columns)
+    assert torch.equal(pil_to_tensor(show_middle(image, config, size)[0]), timms(image, config, size))
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("size", [(29, 29), (24, 40)])
 def test_the_view_of_evaluation_is_what_is_seen(shape: tuple[int, int], size: tuple[int, int]) -> None:
     image = soft(*shape)
-    shown, view = show_middle(image, EvaluationConfig(size=size))
+    shown, view = show_middle(image, EvaluationConfig(), size)
     assert view.size == size
     through = np.asarray(view.apply(image, "bicubic")).astype(int)
     assert np.abs(through - np.asarray(shown)).max() <= 1
 
 
 def test_a_strip_too_long_for_memory_is_shown_by_its_view(monkeypatch: pytest.MonkeyPatch) -> None:
-    config, image = EvaluationConfig(size=(8, 8)), soft(2, 300)
-    whole, view = show_middle(image, config)
+    config, image = EvaluationConfig(), soft(2, 300)
+    whole, view = show_middle(image, config, (8, 8))
     monkeypatch.setattr(samples_module, "LARGEST", 1000)
-    part, same = show_middle(image, config)
+    part, same = show_middle(image, config, (8, 8))
     assert same == view
     assert np.abs(np.asarray(part).astype(int) - np.asarray(whole)).max() <= 1
     # 71 x 1.4 billion pixels if it were resized as a whole.
     monkeypatch.undo()
-    thin, _ = show_middle(Image.new("RGB", (20_000_000, 1), (10, 20, 30)), replace(config, size=(64, 64)))
+    thin, _ = show_middle(Image.new("RGB", (20_000_000, 1), (10, 20, 30)), config, (64, 64))
     assert thin.getextrema() == ((10, 10), (20, 20), (30, 30))
 
 
 def test_evaluation_leaves_out_what_cannot_be_read_and_names_it() -> None:
-    config = EvaluationConfig(size=(8, 8))
-    whole = EvaluationSamples(source_of(), CLASSES, config)
-    broken = EvaluationSamples(source_of(broken=[2, 3]), CLASSES, config)
+    whole, broken = (
+        EvaluationSamples(source_of(broken=which), CLASSES, EvaluationConfig(), (8, 8)) for which in ([], [2, 3])
+    )
     batch = broken.batch(range(1, 6))
     assert batch.keys == ("class1/01.png", "class5/04.png", "class1/05.png")
     assert batch.skipped == ("class5/02.png", "class1/03.png")
@@ -358,7 +357,7 @@ def test_evaluation_leaves_out_what_cannot_be_read_and_names_it() -> None:
 
 def test_evaluation_numbers_classes_as_the_model_does() -> None:
     source, names = source_of(4), [f"class{number}" for number in range(7)]
-    assert EvaluationSamples(source, names, EvaluationConfig()).classes.tolist() == [5, 1, 5, -1]
+    assert EvaluationSamples(source, names, EvaluationConfig(), SIZE).classes.tolist() == [5, 1, 5, -1]
     with pytest.raises(UserError) as error:
         class_numbers(source, ("class1", "cat"))
     assert str(error.value) == (
@@ -370,7 +369,6 @@ def test_evaluation_numbers_classes_as_the_model_does() -> None:
 @pytest.mark.parametrize(
     ("fields", "sentence"),
     [
-        ({"size": (0, 8)}, "size must be above 0; got size=(0, 8)"),
         ({"crop": 0.0}, "crop must be above 0 and at most 1; got crop=0.0"),
         ({"crop": 1.1}, "crop must be above 0 and at most 1; got crop=1.1"),
     ],

@@ -31,14 +31,14 @@ def silent(done: int, total: int) -> None:
 def trained(**changes) -> Trained:
     """A model with a token head that sees rectangles."""
     model = lively(replace(KINDS["lvvit"], **changes)).eval()
-    evaluation = EvaluationConfig(size=model.config.image_size, crop=CROP, interpolation="bilinear")
+    evaluation = EvaluationConfig(crop=CROP, interpolation="bilinear")
     return Trained("mine", model, CLASSES, evaluation, FinishConfig())
 
 
 @torch.no_grad()
 def scores_of(asked: Trained, index: int, token_weight: float) -> torch.Tensor:
     """Of one image, by timm's transform and the rule written out."""
-    transform = create_transform((3, *asked.evaluation.size), crop_pct=CROP, interpolation="bilinear")
+    transform = create_transform((3, *asked.image_size), crop_pct=CROP, interpolation="bilinear")
     prediction = asked.model(transform(source_of().image(index))[None])
     return (prediction.image_logits + token_weight * prediction.token_logits.max(1).values)[0]
 
@@ -132,7 +132,7 @@ def test_with_real_labels_too_images_must_be_readable():
 
 def test_pictures_are_answered_in_their_order_and_those_unreadable_say_why():
     asked, count = trained(), PICTURES + 3
-    samples = EvaluationSamples(source_of(count, broken=[2]), CLASSES, asked.evaluation)
+    samples = EvaluationSamples(source_of(count, broken=[2]), CLASSES, asked.evaluation, asked.image_size)
     pictures = {f"picture {index}": lambda index=index: samples.sample(index) for index in range(count)}
     told = []
     predicted = predict_pictures(asked, pictures, 0.5, 3, CPU, lambda done, total: told.append((done, total)))
@@ -149,7 +149,7 @@ def test_pictures_are_answered_in_their_order_and_those_unreadable_say_why():
 
 
 def test_no_more_answers_are_given_than_there_are_classes():
-    samples = EvaluationSamples(source_of(1), CLASSES, trained().evaluation)
+    samples = EvaluationSamples(source_of(1), CLASSES, trained().evaluation, trained().image_size)
     predicted = predict_pictures(trained(), {"a": lambda: samples.sample(0)}, 0.0, 9, CPU, silent)
     assert predicted.rule == "image"
     assert sum(share for _, share in predicted.answers["a"]) == pytest.approx(1.0)

@@ -49,8 +49,6 @@ def small(recipe: Recipe, data: Path) -> TrainConfig:
         objective=objective,
         data=DataConfig(root=str(data / "photos"), labels=labels),
         initial=initial,
-        augment=replace(config.augment, size=model.image_size),
-        evaluation=replace(config.evaluation, size=model.image_size),
         # A batch of 8 would have a learning rate below the final one.
         optimizer=replace(config.optimizer, reference_batch=None),
         schedule=ScheduleConfig(epochs=1, warmup_epochs=0.0, final_rate=0.0),

@@ -25,8 +25,8 @@ BEGINNINGS = {
     "3T": "Three things everyone should know",
 }
 NO_PAPER = (RELEASED, OURS, "timm")
-THE_USERS = ("data.", "initial", "start", "accumulate", "augment.size", "evaluation.size")
-"""What needs no source: the user's own, what changes nothing, and what follows from the model."""
+THE_USERS = ("data.", "initial", "start", "accumulate")
+"""What needs no source: the user's own, and what changes nothing."""
 THE_ZOOS = "model."
 """Fields whose source the model's name is; tests of the zoo compare them with the papers."""
 BUT_FOR = ("model.drop_path", "model.image_size")

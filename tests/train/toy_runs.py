@@ -13,7 +13,6 @@ import torch
 from alltokens.annotate.write import annotate
 from alltokens.augment.finish import FinishConfig
 from alltokens.augment.pipeline import AugmentConfig
-from alltokens.data.samples import EvaluationConfig
 from alltokens.models.config import ConvStem, LinearStem, ViTConfig
 from alltokens.models.timm_model import TimmConfig
 from alltokens.objectives.classify import ClassifyConfig
@@ -58,8 +57,7 @@ def toy_config(folder: Path, **changes) -> TrainConfig:
         ),
         data=DataConfig(root=str(folder / "photos"), validation=str(folder / "photos"), labels=str(folder / "labels")),
         objective=TokenLabelConfig(finish=FinishConfig(erase=0.25)),
-        augment=AugmentConfig(size=SIZE, policy="rand-m9-mstd0.5-inc1"),
-        evaluation=EvaluationConfig(size=SIZE),
+        augment=AugmentConfig(policy="rand-m9-mstd0.5-inc1"),
         optimizer=OptimizerConfig(learning_rate=1e-2, reference_batch=None),
         schedule=ScheduleConfig(epochs=2, warmup_epochs=0.5, warmup_rate=1e-4),
         average=AverageConfig(decay=0.9, reference_batch=None),

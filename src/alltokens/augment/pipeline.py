@@ -34,8 +34,6 @@ POLICY = re.compile(
 class AugmentConfig:
     """The augmentation of a recipe; names and defaults are timm's."""
 
-    size: tuple[int, int] = (224, 224)
-    """Height and width of the result."""
     scale: tuple[float, float] = (0.08, 1.0)
     """Least and largest share of the image's area in the crop."""
     ratio: tuple[float, float] = (3 / 4, 4 / 3)
@@ -54,7 +52,6 @@ class AugmentConfig:
     """What fills the canvas outside the image, as a share of white."""
 
     def __post_init__(self) -> None:
-        require(min(self.size) > 0, f"size must be above 0; got size={self.size}")
         for name in ("scale", "ratio"):
             low, high = getattr(self, name)
             require(0 < low <= high, f"{name} must be two numbers above 0, the smaller first; got {name}={(low, high)}")
@@ -84,11 +81,11 @@ class Draw:
 
 
 class Augment:
-    """Draws views and operations as timm's transforms for the same strings do."""
+    """Draws views of this height and width, and operations, as timm's transforms for the same strings do."""
 
-    def __init__(self, config: AugmentConfig) -> None:
-        self.config = config
-        self.policy = recording_policy(config)
+    def __init__(self, config: AugmentConfig, size: tuple[int, int]) -> None:
+        self.config, self.size = config, size
+        self.policy = recording_policy(config, size)
 
     def draw(self, height: int, width: int, generator: torch.Generator) -> Draw:
         """What is done to one image of this size."""
@@ -96,7 +93,7 @@ class Augment:
         with timms_randomness(generator):
             canvas = torch.empty(1, height, width, device="meta")
             top, left, rows, columns = RandomResizedCropAndInterpolation.get_params(canvas, config.scale, config.ratio)
-            view = View.of(height, width).crop(top, left, rows, columns).resize(*config.size)
+            view = View.of(height, width).crop(top, left, rows, columns).resize(*self.size)
             crop = top / height, left / width, rows / height, columns / width
             interpolation: Any = config.interpolation
             if interpolation == "random":
@@ -132,7 +129,7 @@ def apply_batch(
     return photometric.apply_batch(canvases, [draw.operations for draw in draws])
 
 
-def recording_policy(config: AugmentConfig) -> Any:
+def recording_policy(config: AugmentConfig, size: tuple[int, int]) -> Any:
     """timm's policy whose operations, instead of changing an image, add to a record what they would do."""
     if config.policy is None:
         return None
@@ -140,7 +137,7 @@ def recording_policy(config: AugmentConfig) -> Any:
         POLICY.fullmatch(config.policy) is not None,
         f"policy must be one of timm's strings, such as rand-m9-mstd0.5-inc1, v0 or 3a; got '{config.policy}'",
     )
-    settings = {"translate_const": int(min(config.size) * 0.45), "img_mean": config.fill}
+    settings = {"translate_const": int(min(size) * 0.45), "img_mean": config.fill}
     create = rand_augment_transform if config.policy.startswith("rand") else auto_augment_transform
     policy = create(config.policy, settings)
     groups: list[list[Any]] = [policy.ops] if hasattr(policy, "ops") else policy.policy

@@ -108,7 +108,7 @@ def as_json(
         "model": trained.name,
         "data": flags.data,
         "split": flags.split,
-        "size": trained.evaluation.size,
+        "size": trained.image_size,
         "crop": trained.evaluation.crop,
         "images": images_of(evaluation),
         "unreadable": evaluation.unreadable,
@@ -161,8 +161,8 @@ def print_figures(trained: Trained, flags: Flags, evaluation: Evaluation) -> Non
     ]
     headings = [COLUMNS[name][0] for name in next(iter(figures.values()))]
     print_table(["rule", *headings], rows, left=["rule"])
-    seen = trained.evaluation
-    print(f"{images_of(evaluation):,} images of {flags.data} at {by(seen.size)} pixels, crop {seen.crop:g}")
+    seen = f"at {by(trained.image_size)} pixels, crop {trained.evaluation.crop:g}"
+    print(f"{images_of(evaluation):,} images of {flags.data} {seen}")
     left_out = "left out"
     if evaluation.real is not None:
         print(f"ReaL top-1 is of {evaluation.real.images:,} images with a ReaL label among the model's classes")

@@ -16,7 +16,7 @@ from alltokens.cli.flags import parse
 from alltokens.cli.table import print_table
 from alltokens.cli.trained import open_trained
 from alltokens.data.batch import Sample
-from alltokens.data.samples import EvaluationConfig, EvaluationSamples
+from alltokens.data.samples import EvaluationSamples
 from alltokens.errors import UserError, require
 from alltokens.evaluate.inference import PICTURES, Predicted, Trained, predict_pictures
 from alltokens.progress import progress
@@ -55,7 +55,7 @@ def run(arguments: list[str]) -> None:
     trained = open_trained(flags.model, flags.which, flags.name)
     trained.require_tokens(flags.token_weight)
     weight = trained.model.config.token_weight if flags.token_weight is None else flags.token_weight
-    pictures = find_pictures(flags.images, trained.evaluation)
+    pictures = find_pictures(flags.images, trained)
     with progress("predicting", "images", quiet=len(pictures) <= PICTURES) as report:
         predicted = predict_pictures(trained, pictures, weight, flags.top, own_device(), report)
     if not predicted.answers:
@@ -67,7 +67,7 @@ def run(arguments: list[str]) -> None:
         print_answers(trained, predicted)
 
 
-def find_pictures(paths: Sequence[Path], config: EvaluationConfig) -> dict[str, Callable[[], Sample]]:
+def find_pictures(paths: Sequence[Path], trained: Trained) -> dict[str, Callable[[], Sample]]:
     """How to get each picture, by its name; one that is named twice is there once."""
     pictures: dict[str, Callable[[], Sample]] = {}
     for path in paths:
@@ -76,7 +76,7 @@ def find_pictures(paths: Sequence[Path], config: EvaluationConfig) -> dict[str, 
         source = open_folder(str(path)) if path.is_dir() else one_file(path)
         # What their folders are called is no class that they are to have.
         without_classes = replace(source, labels=[-1] * len(source), classes=())
-        samples = EvaluationSamples(without_classes, (), config)
+        samples = EvaluationSamples(without_classes, (), trained.evaluation, trained.image_size)
         for index, key in enumerate(source.keys):
             pictures[f"{shown}/{key}" if path.is_dir() else shown] = partial(samples.sample, index)
     return pictures

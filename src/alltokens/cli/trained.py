@@ -38,7 +38,7 @@ def open_trained(
         classes, evaluation, finish = read_classes(run / CLASSES), config.evaluation, config.objective.finish
     if size is not None:
         model = resized(model, size)
-    evaluation = replace(evaluation, size=model.config.image_size, crop=evaluation.crop if crop is None else crop)
+    evaluation = replace(evaluation, crop=evaluation.crop if crop is None else crop)
     return Trained(source, model.float().eval(), classes, evaluation, finish)
 
 
@@ -79,5 +79,5 @@ def published_way(
         about = record(model, known, crop)
     mean, std = cast(Any, about.mean), cast(Any, about.standard_deviation)
     interpolation = cast(Any, about.interpolation)
-    evaluation = EvaluationConfig(size=about.image_size, crop=about.crop_ratio, interpolation=interpolation)
+    evaluation = EvaluationConfig(crop=about.crop_ratio, interpolation=interpolation)
     return evaluation, FinishConfig(mean=mean, std=std, erase=0.0)

@@ -32,7 +32,8 @@ FURTHEST = 64
 class TrainSamples:
     """Augmented images, each a function of its place in the epoch; with a store, what the annotator says of them.
 
-    `classes` are the model's, by name; `alignment` says which part of an annotator's map goes with a part of the image.
+    `classes` are the model's, by name, and `size` is that of its images; `alignment` says which part of an annotator's
+    map goes with a part of the image.
     """
 
     def __init__(
@@ -41,13 +42,14 @@ class TrainSamples:
         store: LabelStore | None,
         classes: Sequence[str],
         config: AugmentConfig,
+        size: tuple[int, int],
         seed: int,
         alignment: Alignment = "exact",
     ) -> None:
         if store is not None:
             require_match(store, source)
         self.source, self.store, self.seed, self.alignment = source, store, seed, alignment
-        self.augment = Augment(config)
+        self.augment = Augment(config, size)
         self.augmented_by: AugmentedBy = "workers"
         self.classes = class_numbers(source, classes)
 
@@ -99,7 +101,7 @@ class TrainSamples:
                 skipped.extend([key] if sample.key != key else [])
                 yield sample
 
-        batch = Batch.of(samples(), self.augment.config.size, None, skipped, memory)
+        batch = Batch.of(samples(), self.augment.size, None, skipped, memory)
         return batch if self.store is None else replace(batch, score_maps=self.store.read(batch.keys))
 
 
@@ -107,28 +109,25 @@ class TrainSamples:
 class EvaluationConfig:
     """What is seen of an image in evaluation: its middle."""
 
-    size: tuple[int, int] = (224, 224)
-    """Height and width of the result."""
     crop: float = 0.9
     """Share of the image's shorter side that is seen; timm's crop_pct."""
     interpolation: Literal["bilinear", "bicubic"] = "bicubic"
     """How pixels are resampled."""
 
     def __post_init__(self) -> None:
-        require(min(self.size) > 0, f"size must be above 0; got size={self.size}")
         require(0 < self.crop <= 1, f"crop must be above 0 and at most 1; got crop={self.crop}")
 
 
 class EvaluationSamples:
-    """The middle of each image, in the order of the source; `classes` are the model's, by name."""
+    """The middle of each image, in the order of the source; `classes` and `size` are the model's."""
 
-    def __init__(self, source: Source, classes: Sequence[str], config: EvaluationConfig) -> None:
-        self.source, self.config = source, config
+    def __init__(self, source: Source, classes: Sequence[str], config: EvaluationConfig, size: tuple[int, int]) -> None:
+        self.source, self.config, self.size = source, config, size
         self.classes = class_numbers(source, classes)
 
     def sample(self, index: int) -> Sample:
         """An image of the source; raises Unreadable."""
-        image, view = show_middle(self.source.image(index), self.config)
+        image, view = show_middle(self.source.image(index), self.config, self.size)
         return Sample(tensor_of(image), view.normalized(), int(self.classes[index]), self.source.keys[index], 0)
 
     def batch(self, places: range, memory: Memory | None = None) -> Batch:
@@ -142,13 +141,13 @@ class EvaluationSamples:
                 except Unreadable:
                     skipped.append(self.source.keys[index])
 
-        return Batch.of(samples(), self.config.size, None, skipped, memory)
+        return Batch.of(samples(), self.size, None, skipped, memory)
 
 
-def show_middle(image: Image.Image, config: EvaluationConfig) -> tuple[Image.Image, View]:
+def show_middle(image: Image.Image, config: EvaluationConfig, size: tuple[int, int]) -> tuple[Image.Image, View]:
     """Resized so that the crop is its share of the shorter side, then cropped: timm's transform to the last bit."""
-    height, width = config.size
-    least_height, least_width = (math.floor(side / config.crop) for side in config.size)
+    height, width = size
+    least_height, least_width = (math.floor(side / config.crop) for side in size)
     if height == width:
         shorter = min(image.size)
         rows, columns = (int(least_height * side / shorter) for side in (image.height, image.width))

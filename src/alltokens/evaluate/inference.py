@@ -48,6 +48,11 @@ class Trained:
             f"'{self.name}' has {config.classes} classes, and the run that it lies in names {len(self.classes)}",
         )
 
+    @property
+    def image_size(self) -> tuple[int, int]:
+        """Height and width of the images that the model sees."""
+        return self.model.config.image_size
+
     def require_tokens(self, token_weight: float | None) -> None:
         """Raise where a weight is given for tokens that are not there."""
         require(
@@ -94,7 +99,7 @@ def evaluate_source(
     """Ask the model about every image that has a class; with ReaL labels about all, as these need no class."""
     if real is not None and set(source.classes).isdisjoint(trained.classes):
         source = replace(source, labels=[-1] * len(source), classes=())
-    samples = EvaluationSamples(source, trained.classes, trained.evaluation)
+    samples = EvaluationSamples(source, trained.classes, trained.evaluation, trained.image_size)
     require(
         real is not None or bool((samples.classes >= 0).any()),
         f"no image of '{source.name}' has a class; put each into a folder with the name of its class",
@@ -158,7 +163,7 @@ def predict_pictures(
             except Unreadable as error:
                 unreadable[name] = str(error)
         if samples:
-            batch = Batch.of(samples, trained.evaluation.size, None, ())
+            batch = Batch.of(samples, trained.image_size, None, ())
             *_, (rule, scores) = scores_by_rule(trained.ask(batch, device), token_weight).items()
             certainty, first = scores.float().softmax(1).topk(min(top, scores.shape[1]))
             pairs = zip(batch.keys, first.tolist(), certainty.tolist(), strict=True)

@@ -43,8 +43,8 @@ def as_deit(model: str, epochs: int = 300, crop: float | None = None) -> TrainCo
         model=config,
         data=CLASS_FOLDERS,
         objective=ClassifyConfig(),
-        augment=AugmentConfig(size=config.image_size, interpolation="bicubic"),
-        evaluation=EvaluationConfig(size=config.image_size, crop=crop_ratio(model) if crop is None else crop),
+        augment=AugmentConfig(interpolation="bicubic"),
+        evaluation=EvaluationConfig(crop=crop_ratio(model) if crop is None else crop),
         # The same as DeiT's 5e-4 at 512.
         optimizer=OptimizerConfig(learning_rate=1e-3, reference_batch=1024),
         schedule=ScheduleConfig(epochs=epochs),
@@ -131,7 +131,7 @@ LONGER_TRAINING = Recipe(
 )
 LARGER = larger("cait_t8_384", LONGER_TRAINING, "cait_s36_384")
 LARGER_DISTILLED = distilled(LARGER, "cait_t8_distilled")
-WHOLE_SEEN = replace(LARGER_DISTILLED.config, evaluation=EvaluationConfig(size=(384, 384), crop=1.0))
+WHOLE_SEEN = replace(LARGER_DISTILLED.config, evaluation=EvaluationConfig(crop=1.0))
 TABLE_8 = [
     *[ablation(model) for model in CAIT_TABLE_8 if model != "cait_t8_256"],
     Recipe(name="cait_t8_architecture", model="cait_s36", config=as_deit("cait_s36", crop=EARLIER_CROP)),

@@ -80,19 +80,18 @@ def annotator_config(
     )
     known, own = published(timm_name), timm_config(timm_name)
     height, width = (side if extent.on_gpu else min(side, LARGEST_SIDE_ON_CPU) for side in own.image_size)
-    size = height, width
     batch = batch_for(extent.images, 64 if extent.on_gpu else 16)
     if epochs is None:
         epochs = epochs_for(extent.images, 100_000 if extent.on_gpu else 2_400, fewest=4, most=12)
         epochs = epochs if initial is not None else 4 * epochs
     mean, std, interpolation = cast(Any, (known.mean, known.std, known.interpolation))
     return TrainConfig(
-        model=replace(own, classes=extent.classes, image_size=size, token_head=False),
+        model=replace(own, classes=extent.classes, image_size=(height, width), token_head=False),
         data=replace(data, labels=None),
         initial=initial,
         objective=ClassifyConfig(mix=MixConfig(kind="none"), finish=FinishConfig(mean=mean, std=std, erase=0.0)),
-        augment=AugmentConfig(size=size, scale=(0.25, 1.0), policy=None, mean=mean),
-        evaluation=EvaluationConfig(size=size, crop=known.crop_pct, interpolation=interpolation),
+        augment=AugmentConfig(scale=(0.25, 1.0), policy=None, mean=mean),
+        evaluation=EvaluationConfig(crop=known.crop_pct, interpolation=interpolation),
         optimizer=OptimizerConfig(learning_rate=5e-4 if initial is not None else 2e-3, reference_batch=None),
         schedule=ScheduleConfig(epochs=epochs, warmup_epochs=epochs / 10),
         average=None,
@@ -127,8 +126,8 @@ def token_label_config(data: DataConfig, extent: Extent, classes: int) -> TrainC
         model=replace(model_for(extent), classes=classes, image_size=(side, side)),
         data=data,
         objective=TokenLabelConfig(finish=FinishConfig(erase=0.0 if is_short(extent) else 0.25)),
-        augment=augmentation_for(extent, side),
-        evaluation=EvaluationConfig(size=(side, side), crop=0.9),
+        augment=augmentation_for(extent),
+        evaluation=EvaluationConfig(crop=0.9),
         optimizer=OptimizerConfig(learning_rate=1e-3 if batch >= 128 else 5e-4, reference_batch=None),
         schedule=ScheduleConfig(epochs=epochs, warmup_epochs=min(5.0, epochs / 10)),
         # It looks back on about a thirtieth of the run.
@@ -151,14 +150,13 @@ def side_for(extent: Extent) -> int:
     return max(SMALLEST_SIDE, min(largest, extent.shorter_side // PATCH * PATCH))
 
 
-def augmentation_for(extent: Extent, side: int) -> AugmentConfig:
+def augmentation_for(extent: Extent) -> AugmentConfig:
     """Crops, flips and colours, without a GPU larger crops and flips alone, and RandAugment where there is time."""
-    size = (side, side)
     if not is_short(extent):
-        return AugmentConfig(size=size)
+        return AugmentConfig()
     if extent.on_gpu:
-        return AugmentConfig(size=size, policy=None, color_jitter=0.4)
-    return AugmentConfig(size=size, scale=(0.25, 1.0), policy=None)
+        return AugmentConfig(policy=None, color_jitter=0.4)
+    return AugmentConfig(scale=(0.25, 1.0), policy=None)
 
 
 def is_short(extent: Extent) -> bool:

@@ -24,8 +24,8 @@ def as_a2(model: str, epochs: int) -> TrainConfig:
             mix=MixConfig(kind="cutmix_or_mixup", mixup_alpha=0.1),
             finish=FinishConfig(erase=0.0),
         ),
-        augment=AugmentConfig(size=config.image_size, policy="rand-m7-mstd0.5-inc1"),
-        evaluation=EvaluationConfig(size=config.image_size, crop=crop_ratio(model)),
+        augment=AugmentConfig(policy="rand-m7-mstd0.5-inc1"),
+        evaluation=EvaluationConfig(crop=crop_ratio(model)),
         optimizer=OptimizerConfig(
             kind="lamb", learning_rate=4e-3 if config.width <= 384 else 3e-3, reference_batch=2048, weight_decay=0.02
         ),

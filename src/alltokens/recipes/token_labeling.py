@@ -43,8 +43,8 @@ def supervised(model: str, kind: Kind) -> TrainConfig:
         model=config,
         data=CLASS_FOLDERS if kind == "plain_labels" else WITH_LABELS,
         objective=OBJECTIVES[kind],
-        augment=AugmentConfig(size=config.image_size, policy=policy),
-        evaluation=EvaluationConfig(size=config.image_size, crop=crop),
+        augment=AugmentConfig(policy=policy),
+        evaluation=EvaluationConfig(crop=crop),
         optimizer=OptimizerConfig(reference_batch=640 if kind == "token_labels" else 1024),
     )
 
@@ -63,13 +63,11 @@ def mixed(config: TrainConfig, mix: MixConfig) -> TrainConfig:
 
 def larger(name: str, before: Recipe, model: str) -> Recipe:
     """A recipe's model fine-tuned on larger images, those of another of its names (TL-supp, section 1)."""
-    config, size = before.config, find(model).image_size
+    config = before.config
     tuned = replace(
         config,
         initial=NOT_GIVEN,
-        model=replace(config.model, image_size=size),
-        augment=replace(config.augment, size=size),
-        evaluation=replace(config.evaluation, size=size),
+        model=replace(config.model, image_size=find(model).image_size),
         optimizer=replace(config.optimizer, learning_rate=5e-6, reference_batch=None, weight_decay=1e-8),
         # The final rate of the training would be above the highest of these.
         schedule=ScheduleConfig(epochs=30, final_rate=1e-6),

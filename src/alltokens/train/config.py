@@ -86,10 +86,6 @@ class TrainConfig:
             self.batch % self.accumulate == 0,
             f"batch must be divisible by accumulate; got batch={self.batch}, accumulate={self.accumulate}",
         )
-        size = self.model.image_size
-        for name in ("augment", "evaluation"):
-            other = getattr(self, name).size
-            require(other == size, f"{name}.size must be the model's image_size; got {other} and {size}")
         match self.objective:
             case TokenLabelConfig(teacher=teacher):
                 wants = teacher is None

@@ -78,8 +78,9 @@ def open_data(config: TrainConfig) -> RunData:
         f"the model must have a class for each of the {len(classes)} of the "
         f"{'data' if store is None else 'labels'}; got model.classes={config.model.classes}",
     )
-    train = TrainSamples(source, store, classes, config.augment, config.seed, data.alignment)
-    validation = None if held_out is None else EvaluationSamples(held_out, classes, config.evaluation)
+    size = config.model.image_size
+    train = TrainSamples(source, store, classes, config.augment, size, config.seed, data.alignment)
+    validation = None if held_out is None else EvaluationSamples(held_out, classes, config.evaluation, size)
     return RunData(train, validation, classes)
 
 
