@@ -7,10 +7,10 @@
 Labels, and answers while it trains, are EfficientNet-Lite2's with its weights on pip, over ImageNet's 1000 classes. The
 accuracy is that of the averaged weights after the last epoch, by the image's head alone (and, where tokens have a head,
 with half of its highest answers added), among the classes that the photos are of. Light augmentation is crops, flips
-and colours alone, where the recipe has RandAugment and erasing. Batches of 512 are half as many steps. The best see the
-photos enlarged to 224 pixels, three times the tokens, in twice the epochs with twice the steps each. Every row is
-written to benchmarks/results/imagenette.json as soon as it is known (imagenette_cpu.json without a GPU); a second call
-goes on where the first was stopped, within a row too.
+and colours alone, where the recipe has RandAugment and erasing. Batches of 512 are half as many steps. Squashed photos
+are made squares before all else. The best see the photos enlarged to 224 pixels, three times the tokens, in twice the
+epochs with twice the steps each. Every row is written to benchmarks/results/imagenette.json as soon as it is known
+(imagenette_cpu.json without a GPU); a second call goes on where the first was stopped, within a row too.
 """
 
 import argparse
@@ -18,14 +18,17 @@ import multiprocessing
 import os
 import tarfile
 import time
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
 import torch
+from PIL import Image
 from timing import environment, read_results, write_results
 
 from alltokens.annotate.annotator import open_annotator
@@ -65,7 +68,7 @@ SIDE, BATCH, EPOCHS, SEEDS = 128, 256, 100, (0, 1)
 BEST_SIDE, BEST_BATCH, BEST_EPOCHS = 224, 128, 200
 RATE = 1e-3
 CLASS, MAP = "token labels, class label", "token labels, score map"
-PUBLISHED, LIGHT, LARGE = ", published alignment", ", light augmentation", ", batch 512"
+PUBLISHED, LIGHT, LARGE, SQUASHED = ", published alignment", ", light augmentation", ", batch 512", ", squashed photos"
 ROWS = (
     "plain labels",
     CLASS,
@@ -79,8 +82,11 @@ ROWS = (
     CLASS + LIGHT,
     "plain labels" + LIGHT + LARGE,
     CLASS + LIGHT + LARGE,
+    "plain labels" + LIGHT + LARGE + SQUASHED,
+    CLASS + LIGHT + LARGE + SQUASHED,
 )
 BESTS = ("best", "best" + LIGHT)
+Shape = Callable[[Image.Image], Image.Image]
 Run = tuple[str, int]
 """A row and a seed."""
 MIX = MixConfig(kind="token")
@@ -88,7 +94,8 @@ MIX = MixConfig(kind="token")
 
 def config_of(row: str, folder: Path, seed: int, epochs: int) -> TrainConfig:
     """LV-ViT-T's recipe for images of this size; the rate and the average are ours, for so short a run."""
-    root = folder / "photos" / "train"
+    root = photos_of(row, folder, "train")
+    source = open_source(str(root))
     data = DataConfig(root=str(root), labels=str(folder / "labels"))
     match kind_of(row):
         case "plain labels":
@@ -106,13 +113,13 @@ def config_of(row: str, folder: Path, seed: int, epochs: int) -> TrainConfig:
         case _:
             raise AssertionError(row)
     recipe = supervised("lvvit_t", "token_labels" if isinstance(objective, TokenLabelConfig) else "plain_labels")
-    classes = len(open_source(str(root)).classes) if kind_of(row) == "plain labels" else 1000
+    classes = len(source.classes) if kind_of(row) == "plain labels" else 1000
     side, batch = (BEST_SIDE if row in BESTS else SIDE), batch_of(row)
     augment = recipe.augment
     if LIGHT in row:
         objective = replace(objective, finish=replace(objective.finish, erase=0.0))
         augment = replace(augment, policy=None, color_jitter=0.4)
-    steps = epochs * (len(open_source(str(root))) // batch)
+    steps = epochs * (len(source) // batch)
     return replace(
         recipe,
         model=replace(recipe.model, image_size=(side, side), classes=classes),
@@ -131,19 +138,25 @@ def config_of(row: str, folder: Path, seed: int, epochs: int) -> TrainConfig:
 
 def kind_of(row: str) -> str:
     """Its supervision."""
-    return row.removesuffix(LARGE).removesuffix(LIGHT).removesuffix(PUBLISHED)
+    return row.removesuffix(SQUASHED).removesuffix(LARGE).removesuffix(LIGHT).removesuffix(PUBLISHED)
 
 
 def batch_of(row: str) -> int:
     """Twice as large, for half as many steps, or half as large."""
-    return BEST_BATCH if row in BESTS else 2 * BATCH if row.endswith(LARGE) else BATCH
+    return BEST_BATCH if row in BESTS else 2 * BATCH if LARGE in row else BATCH
+
+
+def photos_of(row: str, folder: Path, part: str) -> Path:
+    """Those to train on (`train`) or to evaluate on (`val`)."""
+    return folder / ("squashed" if row.endswith(SQUASHED) else "photos") / part
 
 
 def prepare(data: Path, folder: Path) -> None:
-    """Unpack the photos and annotate them, or find that it is done."""
+    """Unpack the photos and annotate them, or find that it is done; labels are of parts, whatever a photo's shape."""
     folder.mkdir(parents=True, exist_ok=True)
-    if not (folder / "photos").exists():
-        write_folder(folder / "photos", lambda new: unpack(data, new))
+    for name, shape in (("photos", as_it_is), ("squashed", squashed)):
+        if not (folder / name).exists():
+            write_folder(folder / name, partial(unpack, data, shape))
     source, annotator = open_source(str(folder / "photos" / "train")), open_annotator(TEACHER, size=LABEL_SIDE)
     job = Job(
         source=source,
@@ -158,19 +171,29 @@ def prepare(data: Path, folder: Path) -> None:
         annotate(job, folder / "labels", Annotating(DEVICE, 256 if CUDA else 32, CORES), report)
 
 
-def unpack(data: Path, folder: Path) -> None:
+def unpack(data: Path, shape: Shape, folder: Path) -> None:
     """Both archives, each into a folder of its name; decoded, a third of the workers' time otherwise."""
     for name in ("train", "val"):
         with tarfile.open(data / f"{name}.tar.gz") as archive:
             archive.extractall(folder / name, filter="data")
     with ThreadPoolExecutor(CORES) as pool:
-        list(pool.map(decode_file, folder.rglob("*.jpg")))
+        list(pool.map(partial(decode_file, shape), folder.rglob("*.jpg")))
 
 
-def decode_file(path: Path) -> None:
+def decode_file(shape: Shape, path: Path) -> None:
     """In the place of a JPEG file its pixels."""
-    decode(path.read_bytes()).save(path.with_suffix(".ppm"))
+    shape(decode(path.read_bytes())).save(path.with_suffix(".ppm"))
     path.unlink()
+
+
+def as_it_is(photo: Image.Image) -> Image.Image:
+    """In its own shape."""
+    return photo
+
+
+def squashed(photo: Image.Image) -> Image.Image:
+    """As the square that the model sees."""
+    return photo.resize((SIDE, SIDE), Image.Resampling.BICUBIC)
 
 
 def row_figures(row: str, folder: Path, seed: int, epochs: int, at_once: int) -> dict[str, Any]:
@@ -182,14 +205,14 @@ def row_figures(row: str, folder: Path, seed: int, epochs: int, at_once: int) ->
     machine = Machine(DEVICE, workers=max(1, CORES // at_once), compile=CUDA)
     with progress(f"{row}, seed {seed}", "images", quiet=at_once > 1) as report:
         train(config, run, machine, report)
-    figures = accuracy(config, run, folder, machine)
+    figures = accuracy(config, run, photos_of(row, folder, "val"), machine)
     return figures | {"epochs": epochs, "seconds": round(time.perf_counter() - start, 1)}
 
 
 @torch.inference_mode()
-def accuracy(config: TrainConfig, run: Path, folder: Path, machine: Machine) -> dict[str, Any]:
+def accuracy(config: TrainConfig, run: Path, photos: Path, machine: Machine) -> dict[str, Any]:
     """Of the averaged weights after the last epoch, among the classes of the photos: the image's head, and tokens."""
-    source = open_source(str(folder / "photos" / "val"))
+    source = open_source(str(photos))
     own = tuple(source.classes)
     numbers = class_names(1000) if config.model.classes == 1000 else own
     samples = EvaluationSamples(source, numbers, config.evaluation, config.model.image_size)
@@ -208,19 +231,24 @@ def accuracy(config: TrainConfig, run: Path, folder: Path, machine: Machine) -> 
 
 
 def headline(runs: dict[str, Any]) -> dict[str, float]:
-    """What the rows say together, once they are there."""
+    """What the rows say together, once they are there; differences are of the seeds that both have."""
     means = {row: mean(one["top1"] for one in runs[row].values()) for row in runs if len(runs[row]) >= len(SEEDS)}
     figures = {f"{row}, mean": round(value, 2) for row, value in means.items()}
     differences = {
         "token_minus_plain": (CLASS, "plain labels"),
         "token_minus_plain_light_augmentation": (CLASS + LIGHT, "plain labels" + LIGHT),
         "token_minus_plain_light_augmentation_batch_512": (CLASS + LIGHT + LARGE, "plain labels" + LIGHT + LARGE),
+        "token_minus_plain_squashed_photos": (
+            CLASS + LIGHT + LARGE + SQUASHED,
+            "plain labels" + LIGHT + LARGE + SQUASHED,
+        ),
         "aligned_minus_published": (CLASS, CLASS + PUBLISHED),
         "aligned_minus_published_score_map": (MAP, MAP + PUBLISHED),
     }
     for name, (one, other) in differences.items():
         if {one, other} <= means.keys():
-            figures[name] = round(means[one] - means[other], 2)
+            seeds = runs[one].keys() & runs[other].keys()
+            figures[name] = round(mean(runs[one][seed]["top1"] - runs[other][seed]["top1"] for seed in seeds), 2)
     if best := best_row(runs):
         figures["best_top1"] = runs[best]["0"]["top1"]
     return figures
