@@ -7,8 +7,9 @@
 AdamW, average), with token labels and with plain ones, and in turns with them timm's DeiT-S (forward, loss, backward,
 fused AdamW), all as CUDA graphs. `models`: LV-ViT-S and DeiT-S in that last, plain step, without graphs. `files`: the
 step with token labels fed by the loader from 500 x 375 JPEGs of quality 90 with all cores, augmented by the workers and
-on the device; beside it batches that are only made, and those that are brought to the device as well. Written to
-benchmarks/results/training.json (training_cpu.json without a GPU).
+on the device, in rounds; beside it batches that are only made, and those that are brought to the device as well, and of
+each how much of the time the process waits for a batch. Written to benchmarks/results/training.json (training_cpu.json
+without a GPU).
 """
 
 import argparse
@@ -127,6 +128,7 @@ def files(photos: str, folder: Path) -> Figures:
     """Images a second from files, by each path and in each round, over those on ready tensors in the same process."""
     samples = labelled_samples(photos, folder)
     rounds: dict[str, list[float]] = {}
+    waiting: dict[str, list[float]] = {}
     with MACHINE.at_work():
         training = training_of(TOKEN_LABELS)
         ready = BATCH / median_seconds({"ready": ready_step(training)}, SECONDS / 3)["ready"]
@@ -136,15 +138,18 @@ def files(photos: str, folder: Path) -> Figures:
             "trained on": partial(take_step, training),
         }
         for way, (stage, use) in ROUNDS * list(product(("workers", "device"), stages.items())):
-            name, rate = f"{stage}, augmented by the {way}", fed(samples, replace(MACHINE, augment=way), use)
+            name = f"{stage}, augmented by the {way}"
+            rate, waited = fed(samples, replace(MACHINE, augment=way), use)
             rounds.setdefault(name, []).append(round(rate, 1))
-            print(f"{name:40} {rate:8.1f} images/s", flush=True)
+            waiting.setdefault(name, []).append(round(waited, 3))
+            print(f"{name:40} {rate:8.1f} images/s, {waited:.1%} of the time without a batch", flush=True)
     best = max((name for name in rounds if name.startswith("trained on")), key=lambda name: median(rounds[name]))
     return {
         "cores": CORES,
         "end_to_end_over_step": round(median(rounds[best]) / ready, 4),
         "end_to_end_by": best,
         "end_to_end_images_per_second": {"ready tensors": round(ready, 1), **rounds},
+        "end_to_end_waiting_for_batches": waiting,
     }
 
 
@@ -170,13 +175,22 @@ def labelled_samples(photos: str, folder: Path) -> TrainSamples:
     return TrainSamples(source, store, store.classes, TOKEN_LABELS.augment, TOKEN_LABELS.model.image_size, seed=0)
 
 
-def fed(samples: TrainSamples, machine: Machine, use: Callable[[Batch], Any]) -> float:
-    """Images a second of what is done with each batch of the loader, once its workers are at work."""
+def fed(samples: TrainSamples, machine: Machine, use: Callable[[Batch], Any]) -> tuple[float, float]:
+    """Images a second of what is done with each batch of the loader, and the share of the time it is waited for."""
     samples, share = samples.left_to(machine.augmented_by), Share(batch=BATCH)
     batches = train_batches(samples, share, range(10**6), workers=machine.workers, device=machine.device)
+    waits = []
+
+    def turn() -> None:
+        start = time.perf_counter()
+        batch = next(batches)
+        waits.append(time.perf_counter() - start)
+        use(batch)
+
     for _ in range(FIRST_STEPS + 2 * CORES):  # what the workers made while this process was not asking
-        use(next(batches))
-    return FED_STEPS * BATCH / elapsed(lambda: use(next(batches)), FED_STEPS)
+        turn()
+    seconds = elapsed(turn, FED_STEPS)
+    return FED_STEPS * BATCH / seconds, sum(waits[-FED_STEPS:]) / seconds
 
 
 PARTS: dict[str, Callable[[str, Path], Figures]] = {"steps": steps, "models": models, "files": files}
