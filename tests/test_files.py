@@ -132,6 +132,17 @@ def test_a_missing_folder_is_an_error(tmp_path):
     )
 
 
+@pytest.mark.parametrize("name", ["folder", "."])
+def test_a_folder_where_the_file_belongs_is_an_error_before_anything_is_written(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    written = []
+    with pytest.raises(UserError) as raised:
+        write_atomically(name, written.append)
+    assert str(raised.value) == f"cannot write '{name}': it is a folder; give the name of a file"
+    assert (written, names(tmp_path)) == ([], ["folder"])
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 def test_a_folder_without_permission_is_an_error(tmp_path):
     tmp_path.chmod(0o500)
@@ -192,6 +203,12 @@ def test_a_place_that_takes_no_folder_is_one_sentence(tmp_path):
     with pytest.raises(UserError) as raised:
         write_folder(path, fill_with(b"new"))
     assert str(raised.value) == f"cannot write '{path}': '{path.parent}' takes no folder (No such file or directory)"
+
+
+def test_a_folder_without_a_name_is_one_sentence():
+    with pytest.raises(UserError) as raised:
+        write_folder(Path("."), fill_with(b"new"))
+    assert str(raised.value) == "'.' cannot be written as a whole; give a folder in it, such as 'new'"
 
 
 def test_what_killed_writes_left_is_found_and_put_right(tmp_path):

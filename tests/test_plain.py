@@ -146,6 +146,9 @@ def test_a_config_checks_itself():
             "norm.kind must be one of LayerNorm, GroupNorm, NoNorm; got 'LayrNorm'; "
             "did you mean LayerNorm, GroupNorm, NoNorm?",
         ),
+        ({"norm": {"kind": ["a"]}}, "norm.kind must be one of LayerNorm, GroupNorm, NoNorm; got ['a']"),
+        ({"norm": {"kind": {"a": 1}}}, "norm.kind must be one of LayerNorm, GroupNorm, NoNorm; got {'a': 1}"),
+        ({"norm": {"kind": None}}, "norm.kind must be one of LayerNorm, GroupNorm, NoNorm; got None"),
         ({"norm": {"kind": "GroupNorm", "groups": "2"}}, "norm.groups must be an integer; got '2'"),
         ({"class_attention": 2}, "class_attention must be a mapping; got 2"),
     ],

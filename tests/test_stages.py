@@ -10,7 +10,7 @@ PACKAGE = Path(__file__).parents[1] / "src" / "alltokens"
 GROUND = ["errors", "shapes", "files", "kernels", "plain", "processes", "progress", "workers"]
 STAGES = [
     *["geometry", "models", "sources", "labels", "annotate", "augment", "data", "mix", "objectives", "evaluate"],
-    *["explain", "report", "train", "export", "recipes", "demo", "cli"],
+    *["explain", "report", "train", "export", "recipes", "demo", "cli", "__main__"],
 ]
 ORDER = dict.fromkeys(GROUND, 0) | {name: place for place, name in enumerate(STAGES, start=1)}
 

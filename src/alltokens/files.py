@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
-from alltokens.errors import UserError
+from alltokens.errors import UserError, require
 
 Value = TypeVar("Value")
 
@@ -18,6 +18,8 @@ Value = TypeVar("Value")
 def write_atomically(path: str | Path, write: Callable[[BinaryIO], object], checksum: bool = False) -> None:
     """Let `write` fill a temporary neighbour of `path`, then rename it over: a reader sees the old file or the new."""
     path = Path(path)
+    # Before any work is done: the rename would find it at the end. Whatever else is wrong is said below.
+    require(not os.path.isdir(path), f"cannot write '{path}': it is a folder; give the name of a file")
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     try:
         with create(temporary, path) as file:
@@ -40,6 +42,7 @@ def write_atomically(path: str | Path, write: Callable[[BinaryIO], object], chec
 
 def write_folder(path: Path, fill: Callable[[Path], Value]) -> Value:
     """Let `fill` fill a temporary neighbour of the folder, then rename it, over an older one if need be."""
+    require_name(path)
     mark = secrets.token_hex(4)
     temporary, older = path.with_name(f".{path.name}.{mark}.part"), path.with_name(f".{path.name}.{mark}.old")
     try:
@@ -59,6 +62,11 @@ def write_folder(path: Path, fill: Callable[[Path], Value]) -> Value:
     sync_folder(path.parent)
     shutil.rmtree(older, ignore_errors=True)
     return value
+
+
+def require_name(path: Path) -> None:
+    """Raise for `.` and `/`, which no other folder can be renamed to."""
+    require(bool(path.name), f"'{path}' cannot be written as a whole; give a folder in it, such as '{path / 'new'}'")
 
 
 def whole_folder(path: Path) -> Path | None:

@@ -84,7 +84,8 @@ def read_kind(classes: dict[str, type], value: Any, key: str) -> Any:
     if not isinstance(value, dict) or KIND not in value:
         raise UserError(f"{key} must be a mapping with a kind, {choices}; got {value!r}")
     kind = value[KIND]
-    if kind not in classes:
+    # A list or mapping has no hash to look up.
+    if not isinstance(kind, str) or kind not in classes:
         raise UserError(f"{key}.{KIND} must be {choices}; got {kind!r}{did_you_mean(str(kind), classes)}")
     return from_plain(classes[kind], {name: entry for name, entry in value.items() if name != KIND}, key)
 

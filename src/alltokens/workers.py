@@ -10,8 +10,12 @@ NICENESS = 10
 
 
 def begin_worker(place: int) -> None:
-    """Leave it to the run what Ctrl-C does, which reaches every process of a terminal, and end when the run ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """Leave it to the run what signals do that reach a whole group of processes, and end when the run ends.
+
+    Those are Ctrl-C and what torchrun, Slurm and `timeout` stop with; without its workers a run could not save.
+    """
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
     # There are as many workers as cores; what a GPU waits for is the process that hands it its work.
     os.nice(NICENESS)
     Thread(target=end_with_the_run, daemon=True).start()

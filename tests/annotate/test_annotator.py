@@ -23,6 +23,7 @@ from alltokens.errors import UserError
 from alltokens.models.convert import to_published
 from alltokens.models.resize import set_image_size
 from alltokens.models.timm_model import Layout, TimmClassifier, TimmConfig, timm_config
+from alltokens.models.usage import Usage
 from alltokens.models.weights import save_model
 from alltokens.models.zoo import MODELS
 
@@ -301,6 +302,25 @@ def test_the_fingerprint_depends_on_the_weights_and_not_on_the_file(tmp_path):
 def test_a_thousand_classes_are_wordnets(tmp_path):
     annotator = open_annotator("timm/test_resnet", saved(tmp_path, "test_resnet", classes=1000)[0])
     assert annotator.classes == tuple(ImageNetInfo().label_names())
+
+
+@pytest.mark.parametrize("kind", ["ours", "timm"])
+def test_images_and_classes_are_as_the_file_says(kind, tmp_path):
+    usage = Usage(mean=(0.1, 0.2, 0.3), std=(0.4, 0.5, 0.6), crop=0.8, interpolation="bilinear", classes=tuple("abcde"))
+    ours, theirs = KINDS["lvvit"], TimmConfig(name="test_vit", classes=5, image_size=(64, 64), token_head=False)
+    model = lively_ours(ours) if kind == "ours" else TimmClassifier(theirs)
+    save_model(model, tmp_path / "model.safetensors", usage)
+    says = open_annotator(str(tmp_path / "model.safetensors"))
+    assert (says.mean, says.std, says.interpolation, says.classes) == (
+        (0.1, 0.2, 0.3),
+        (0.4, 0.5, 0.6),
+        "bilinear",
+        tuple("abcde"),
+    )
+    save_model(model, tmp_path / "model.safetensors")
+    silent = open_annotator(str(tmp_path / "model.safetensors"))
+    mean = (0.485, 0.456, 0.406) if kind == "ours" else (0.5, 0.5, 0.5)
+    assert (silent.mean, silent.interpolation, silent.classes) == (mean, "bicubic", tuple("01234"))
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ from alltokens.annotate.annotator import Annotator
 from alltokens.annotate.canvas import Canvas
 from alltokens.annotate.class_map import ClassMap
 from alltokens.annotate.write import Job, annotate, batches_of, usual_records_per_shard
+from alltokens.data.split import hold_out
 from alltokens.errors import UserError
 from alltokens.labels.store import LabelStore, verify
 
@@ -61,6 +62,14 @@ def test_a_store_holds_the_annotators_answer_for_each_image(tmp_path: Path):
     assert store.classes == job.annotator.classes
     for row, key in enumerate(job.source.keys):
         assert_holds(store, key, dense_answer(job.annotator, job.source.image(row), (32, 32)), 3)
+
+
+def test_a_store_says_which_rows_its_numbers_count(tmp_path: Path):
+    job = toy_job(photo_folder(tmp_path / "data", 6))
+    assert (job.plan.split, job.plan.labels_sha256) == ("", "")
+    part, _ = hold_out(replace(job.source, split="train", labels_sha256="1" * 64), 0.5)
+    plan = replace(job, source=part).plan
+    assert (plan.images, plan.split, plan.labels_sha256) == (2, "train", "1" * 64)
 
 
 def test_rectangles_keep_the_shape_of_their_images(tmp_path: Path):
@@ -203,7 +212,7 @@ def test_two_runs_into_one_store_are_refused(tmp_path: Path):
     job, store = toy_job(photo_folder(tmp_path / "data", 3)), tmp_path / "store"
     program = (
         "from pathlib import Path; from alltokens.annotate.write import *\n"
-        f"with only_run(Path({str(store)!r}), Processes(0, 1)): print('here', flush=True); input()"
+        f"with Processes(0, 1).alone_in(Path({str(store)!r})): print('here', flush=True); input()"
     )
     other = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     with other:
@@ -212,7 +221,7 @@ def test_two_runs_into_one_store_are_refused(tmp_path: Path):
         with pytest.raises(UserError) as error:
             annotate(job, store, CPU, lambda done, total: None)
         other.communicate("\n")
-    assert str(error.value) == f"another run is writing to '{store}'; wait for it, or give another store"
+    assert str(error.value) == f"another run is writing to '{store}'; wait for it, or give another folder"
     run(job, store)
 
 
@@ -220,7 +229,7 @@ def test_a_store_needs_a_folder_to_lie_in(tmp_path: Path):
     job, store = toy_job(photo_folder(tmp_path / "data", 1)), tmp_path / "no" / "store"
     with pytest.raises(UserError) as error:
         annotate(job, store, CPU, lambda done, total: None)
-    sentence = f"cannot write the store '{store}': No such file or directory; give a folder in an existing one"
+    sentence = f"cannot write to '{store}': No such file or directory; give a folder in an existing one"
     assert str(error.value) == sentence
 
 
@@ -230,7 +239,7 @@ def test_a_file_is_no_store(tmp_path: Path):
     store.write_text("something else")
     with pytest.raises(UserError) as error:
         annotate(job, store, CPU, lambda done, total: None)
-    assert str(error.value) == f"cannot write the store '{store}': File exists; give a folder in an existing one"
+    assert str(error.value) == f"cannot write to '{store}': File exists; give a folder in an existing one"
 
 
 class Overflowing(nn.Module):

@@ -68,11 +68,12 @@ def toy_job(
     flip: bool = False,
     class_map: ClassMap | None = None,
     records_per_shard: int = 4,
+    split: str | None = None,
 ) -> Job:
     """A job with small shards."""
     annotator = annotator or toy_annotator()
     canvas = Canvas(fit, annotator.image_size, annotator.stride, annotator.interpolation)
-    return Job(open_source(str(data)), annotator, canvas, top_k, flip, class_map, records_per_shard)
+    return Job(open_source(str(data), split), annotator, canvas, top_k, flip, class_map, records_per_shard)
 
 
 def files_of(folder: Path) -> dict[str, bytes]:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 from inspect import unwrap
 from itertools import pairwise
-from math import ceil
+from math import ceil, inf, nan
 from pathlib import Path
 from random import Random
 
@@ -351,12 +351,18 @@ def test_global_random_states_are_untouched_even_where_nothing_can_be_drawn() ->
 # What is refused
 
 ERRORS: list[tuple[dict, str]] = [
-    ({"scale": (0.0, 1.0)}, "scale must be two numbers above 0, the smaller first; got scale=(0.0, 1.0)"),
-    ({"scale": (1.0, 0.5)}, "scale must be two numbers above 0, the smaller first; got scale=(1.0, 0.5)"),
-    ({"ratio": (1.5, 0.5)}, "ratio must be two numbers above 0, the smaller first; got ratio=(1.5, 0.5)"),
+    ({"scale": (0.0, 1.0)}, "scale must be two finite numbers above 0, the smaller first; got scale=(0.0, 1.0)"),
+    ({"scale": (1.0, 0.5)}, "scale must be two finite numbers above 0, the smaller first; got scale=(1.0, 0.5)"),
+    ({"ratio": (1.5, 0.5)}, "ratio must be two finite numbers above 0, the smaller first; got ratio=(1.5, 0.5)"),
     ({"hflip": 1.5}, "hflip must be between 0 and 1; got hflip=1.5"),
     ({"vflip": -0.1}, "vflip must be between 0 and 1; got vflip=-0.1"),
-    ({"color_jitter": -0.4}, "color_jitter must be at least 0; got color_jitter=-0.4"),
+    ({"color_jitter": -0.4}, "color_jitter must be a finite number of at least 0; got color_jitter=-0.4"),
+    ({"scale": (0.08, inf)}, "scale must be two finite numbers above 0, the smaller first; got scale=(0.08, inf)"),
+    ({"ratio": (0.75, inf)}, "ratio must be two finite numbers above 0, the smaller first; got ratio=(0.75, inf)"),
+    ({"ratio": (nan, 1.5)}, "ratio must be two finite numbers above 0, the smaller first; got ratio=(nan, 1.5)"),
+    ({"color_jitter": inf}, "color_jitter must be a finite number of at least 0; got color_jitter=inf"),
+    ({"mean": (nan, 0.0, 0.0)}, "mean must be three finite numbers; got mean=(nan, 0.0, 0.0)"),
+    ({"mean": (0.0, 0.0, -inf)}, "mean must be three finite numbers; got mean=(0.0, 0.0, -inf)"),
 ]
 
 

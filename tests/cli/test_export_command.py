@@ -12,10 +12,12 @@ import pytest
 import timm
 import torch
 from safetensors.torch import save_file
+from timm.data import resolve_model_data_config
 
 from alltokens.cli.export import model_name
 from alltokens.cli.main import main
 from alltokens.models.convert import to_published
+from alltokens.models.usage import Usage
 from alltokens.models.weights import CONFIG_KEY, Inside, save_model
 from alltokens.models.zoo import find
 from alltokens.plain import to_plain
@@ -68,6 +70,15 @@ def test_a_name_is_exported_with_fresh_weights_and_that_is_said(folder, capsys):
         'load it with timm.create_model("vit_tiny_patch16_224", checkpoint_path="vit_ti.timm.safetensors")',
         "its weights are a fresh draw: give the path of a checkpoint for trained ones",
     ]
+
+
+def test_images_are_prepared_as_a_checkpoint_says(folder):
+    usage = Usage(mean=(0.1, 0.2, 0.3), std=(0.4, 0.5, 0.6), crop=0.8, interpolation="bilinear", classes=tuple("abc"))
+    save_model(lively(VIT), "trained.safetensors", usage)
+    assert export("trained.safetensors --format hub") == 0
+    data = resolve_model_data_config(timm.create_model("local-dir:trained-hub"))
+    assert (data["mean"], data["std"]) == ([0.1, 0.2, 0.3], [0.4, 0.5, 0.6])
+    assert (data["crop_pct"], data["interpolation"]) == (0.8, "bilinear")
 
 
 def test_half_precision_weights_are_exported_in_single(folder):

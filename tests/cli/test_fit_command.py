@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from alltokens.cli.annotate import beside
 from alltokens.cli.fit import find_data
 from alltokens.cli.main import main
 from alltokens.labels.store import LabelStore
@@ -132,10 +133,16 @@ def fit(*arguments: str) -> int:
     return main(["fit", *arguments, "--workers", "0"])
 
 
+def test_labels_lie_beside_the_run_even_if_that_is_where_one_is(tmp_path: Path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert beside(Path("runs/photos"), ".labels") == Path("runs/photos.labels")
+    assert beside(Path(), ".labels") == tmp_path.with_name(f"{tmp_path.name}.labels")
+
+
 def test_splits_of_different_classes_are_refused(tmp_path: Path, capsys):
     train, test = (photo_folder(tmp_path / "data" / name, 4) for name in ("train", "test"))
     (test / "cat").rename(test / "lynx")
-    assert fit(str(tmp_path / "data"), "--run", str(tmp_path / "run")) == 2
+    assert fit(str(tmp_path / "data"), "--folder", str(tmp_path / "run")) == 2
     assert capsys.readouterr().err == (
         f"error: '{train}' and '{test}' have different classes, such as 'cat', 'lynx' in one of them; "
         f"make them the same, or give '{train}' alone\n"
@@ -157,7 +164,7 @@ def test_a_folder_that_cannot_be_trained_on_is_one_sentence_and_nothing_is_writt
     for name in names:
         (data / name).parent.mkdir(exist_ok=True)
         Image.new("RGB", (20, 20)).save(data / name)
-    assert fit(str(data), "--run", str(tmp_path / "run")) == 2
+    assert fit(str(data), "--folder", str(tmp_path / "run")) == 2
     printed = capsys.readouterr()
     assert printed.out == ""
     assert printed.err.startswith(f"error: {sentence.format(data=data)}")

@@ -1,6 +1,7 @@
 """`alltokens recipes`, and `alltokens train RECIPE --dry-run`."""
 
 import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -42,6 +43,7 @@ def test_json_holds_all_that_there_is_to_say(capsys):
             "top1": 84.4,
             "where": "TL-v1, Table 3",
             "line": 189,
+            "cost": [],
             "note": "",
             "released": [
                 "model.residual.divide_by",
@@ -72,6 +74,13 @@ def test_a_row_without_an_accuracy_has_its_place_and_what_is_no_row_has_none(cap
     assert (line["annotator"], line["top1"], line["where"], line["line"]) == (None, None, None, None)
 
 
+def test_json_has_the_machines_and_the_time_it_took(capsys):
+    assert main(["recipes", "tl_t4_lvvit_s_tl", "--format", "json"]) == 0
+    (line,) = json.loads(capsys.readouterr().out)
+    assert line["cost"] == ["45 hours on 8 V100 (TL, Table 4, line 173)"]
+    assert line["cost"][0] in RECIPES["tl_t4_lvvit_s_tl"].sentence()
+
+
 def test_all_are_listed(capsys):
     assert main(["recipes", "--format", "json"]) == 0
     assert [line["name"] for line in json.loads(capsys.readouterr().out)] == list(RECIPES)
@@ -95,6 +104,31 @@ def test_a_dry_run_prints_the_config_and_what_follows_from_it(capsys, tmp_path, 
     ]
     assert comments[2].startswith("memory of a process, about: ")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        (["--batch", "2"], "final_rate must not be above the learning rate of this batch size, 1.95313e-06; "),
+        (["--batch", "3", "--optimizer.reference-batch", "None"], "batch must be a multiple of 2, two images for "),
+    ],
+)
+def test_a_dry_run_refuses_what_training_does(capsys, flags, sentence):
+    assert main(["train", "lvvit_t_plain_labels", "--dry-run", *flags]) == 2
+    assert capsys.readouterr().err.startswith(f"error: {sentence}")
+
+
+def test_a_dry_run_knows_what_saves_memory(capsys, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "8")
+
+    def memory(*flags: str) -> dict[str, float]:
+        assert main(["train", "lvvit_s_token_labels", "--dry-run", *flags]) == 0
+        (line,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("# memory"))
+        return {part: float(amount) for part, amount in re.findall(r"(\w+) (\d+\.\d+)", line.partition("(")[2])}
+
+    usual = memory()
+    assert memory("--shard", "True")["optimizer"] < usual["optimizer"] / 4
+    assert memory("--recompute", "True")["activations"] < usual["activations"] / 2
 
 
 def test_processes_share_the_batch_of_a_dry_run(capsys, monkeypatch):

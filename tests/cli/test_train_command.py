@@ -50,21 +50,21 @@ def test_a_recipe_trains_on_a_folder_and_its_labels(data: Path, tmp_path: Path, 
 
 
 def test_the_classes_are_those_of_the_data(data: Path, tmp_path: Path):
-    assert train(data, "--run", str(tmp_path / "run")) == 0
+    assert train(data, "--folder", str(tmp_path / "run")) == 0
     assert read_config(tmp_path / "run" / "config.yaml").model.classes == 3
 
 
 def test_flags_that_have_no_part_in_the_result_are_no_part_of_the_config(data: Path, tmp_path: Path):
     own = "--recompute True --deterministic True --tensorboard True --augment device".split()
-    assert train(data, "--run", str(tmp_path / "run"), *own) == 0
+    assert train(data, "--folder", str(tmp_path / "run"), *own) == 0
     assert list((tmp_path / "run" / "tensorboard").iterdir())
-    assert train(data, "--run", str(tmp_path / "run")) == 0
+    assert train(data, "--folder", str(tmp_path / "run")) == 0
 
 
 def test_the_config_of_a_run_is_a_recipe(data: Path, tmp_path: Path):
-    assert train(data, "--run", str(tmp_path / "run")) == 0
+    assert train(data, "--folder", str(tmp_path / "run")) == 0
     config = str(tmp_path / "run" / "config.yaml")
-    assert main(["train", config, "--run", str(tmp_path / "again"), "--workers", "0"]) == 0
+    assert main(["train", config, "--folder", str(tmp_path / "again"), "--workers", "0"]) == 0
     assert (tmp_path / "again" / "config.yaml").read_text() == (tmp_path / "run" / "config.yaml").read_text()
 
 
@@ -80,11 +80,11 @@ def test_a_signal_saves_and_the_same_command_goes_on(data: Path, tmp_path: Path,
 
     monkeypatch.setattr(Training, "take_step", interrupted)
     with pytest.raises(SystemExit) as end:
-        train(data, "--run", str(tmp_path / "run"))
+        train(data, "--folder", str(tmp_path / "run"))
     assert end.value.code == 143
     assert capsys.readouterr().err.endswith("stopped by SIGTERM, and saved; the same command goes on\n")
     monkeypatch.undo()
-    assert train(data, "--run", str(tmp_path / "run")) == 0
+    assert train(data, "--folder", str(tmp_path / "run")) == 0
 
 
 @pytest.mark.parametrize(

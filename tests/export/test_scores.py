@@ -10,6 +10,7 @@ import torch
 from alltokens.errors import UserError
 from alltokens.export.scores import Scores, check, quiet, record
 from alltokens.models.config import LinearStem, ViTConfig
+from alltokens.models.usage import Usage
 from alltokens.models.vit import VisionTransformer
 from alltokens.models.zoo import find
 
@@ -42,6 +43,14 @@ def test_a_named_model_is_recorded_with_its_published_preparation():
     assert (about.model, about.image_size, about.crop_ratio) == ("lvvit_m", (224, 224), 1.0)
     assert (about.interpolation, about.mean) == ("bicubic", (0.485, 0.456, 0.406))
     assert about.standard_deviation == (0.229, 0.224, 0.225)
+
+
+def test_a_trained_model_is_recorded_as_it_is_used():
+    usage = Usage(mean=(0.1, 0.2, 0.3), std=(0.4, 0.5, 0.6), crop=0.8, interpolation="bilinear", classes=tuple("abcde"))
+    about = record(VisionTransformer(TINY), "mine", None, usage)
+    assert (about.crop_ratio, about.interpolation) == (0.8, "bilinear")
+    assert (about.mean, about.standard_deviation) == ((0.1, 0.2, 0.3), (0.4, 0.5, 0.6))
+    assert record(VisionTransformer(TINY), "mine", 0.7, usage).crop_ratio == 0.7
 
 
 def test_a_checkpoint_has_the_crop_ratio_of_the_model_with_its_config():

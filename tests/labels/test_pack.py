@@ -132,6 +132,28 @@ def test_a_folder_with_files_is_not_overwritten(file: Path, target: Path) -> Non
         unpack(file, target)
 
 
+def test_the_folder_that_it_runs_in_is_not_replaced(file: Path, tmp_path: Path, monkeypatch) -> None:
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path / "empty")
+    sentence = "'.' cannot be written as a whole; give a folder in it, such as 'new'"
+    with pytest.raises(UserError, match=f"^{re.escape(sentence)}$"):
+        unpack(file, ".")
+
+
+def test_a_store_is_not_packed_over_a_folder(folder: Path, tmp_path: Path) -> None:
+    steps: list[int] = []
+    with pytest.raises(UserError, match=re.escape(f"cannot write '{tmp_path}': it is a folder; give the name of a")):
+        pack(folder, tmp_path, lambda done, total: steps.append(done))
+    assert steps == []
+
+
+def test_what_a_packed_store_says_of_its_rows_comes_back(tmp_path: Path, target: Path) -> None:
+    plan = plan_for(split="train", labels_sha256="1" * 64)
+    pack(write_store(tmp_path / "labels", plan), tmp_path / "labels.tar")
+    unpack(tmp_path / "labels.tar", target)
+    assert LabelStore(target).plan == plan
+
+
 def test_what_a_killed_unpacking_left_is_replaced(folder: Path, file: Path, target: Path) -> None:
     (target.parent / ".labels.part" / "shards").mkdir(parents=True)
     (target.parent / ".labels.part" / "shards" / "00000.npy").write_bytes(b"half")

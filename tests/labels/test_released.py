@@ -2,6 +2,7 @@
 
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -61,6 +62,19 @@ def test_probabilities_are_those_of_zero_filling(labels: Path, folder: Path) -> 
 def test_without_a_source_keys_are_paths_without_pt(labels: Path, folder: Path) -> None:
     from_released(labels, folder, CLASSES)
     assert LabelStore(folder).keys() == sorted(NAMES)
+
+
+def test_names_that_are_no_utf8_make_the_keys_that_sources_make(labels: Path, folder: Path) -> None:
+    os.rename(labels / "class1", os.path.join(os.fsencode(labels), b"caf\xe9"))
+    from_released(labels, folder, CLASSES)
+    assert r"caf\xe9/" in " ".join(LabelStore(folder).keys())
+
+
+def test_a_source_gives_what_its_row_numbers_count(labels: Path, folder: Path) -> None:
+    rows = replace(source_of(NAMES), split="train", labels_sha256="1" * 64)
+    from_released(labels, folder, CLASSES, rows)
+    plan = LabelStore(folder).plan
+    assert (plan.split, plan.labels_sha256) == ("train", "1" * 64)
 
 
 def test_a_source_gives_the_keys_and_their_order(labels: Path, folder: Path) -> None:

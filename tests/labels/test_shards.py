@@ -104,6 +104,18 @@ def test_a_shard_that_is_gone_or_cut_is_written_again(folder: Path) -> None:
     assert finished_shards(folder, plan) == {2}
 
 
+@pytest.mark.parametrize("finished", [False, True])
+def test_an_older_store_that_does_not_know_its_rows_goes_on(folder: Path, finished: bool) -> None:
+    begin(folder, plan_for())
+    if finished:
+        write_store(folder)
+    plan = plan_for(split="train", labels_sha256="1" * 64)
+    write_store(folder, plan)
+    assert read_meta(folder).plan == (plan_for() if finished else plan)
+    with pytest.raises(UserError, match=r"was begun otherwise: split is 'train' there and 'test' now; keep to"):
+        begin(write_store(folder.with_name("of train"), plan), replace(plan, split="test"))
+
+
 def test_a_finished_store_of_the_same_plan_is_left_alone(folder: Path) -> None:
     before = contents(write_store(folder))
     begin(folder, plan_for())

@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader
 from alltokens.errors import UserError
 from alltokens.files import checksum_path, sha256
 from alltokens.labels.keys import Lookup, build_index, pack_keys
-from alltokens.labels.meta import StoredFile, read_meta, write_meta
+from alltokens.labels.meta import StoredFile, read_meta, write_json, write_meta
 from alltokens.labels.record import decode_records
 from alltokens.labels.score_map import ScoreMaps
 from alltokens.labels.store import LabelStore, require_match, verify
@@ -426,6 +426,41 @@ def test_another_way_to_decode_is_refused(tmp_path: Path, name: str, there: str,
 
 def test_an_unknown_way_to_decode_is_let_pass(tmp_path: Path) -> None:
     require_match(LabelStore(write_store(tmp_path / "labels", plan_for(decoder="", exif=""))), source_of())
+
+
+def test_another_split_is_refused(tmp_path: Path) -> None:
+    folder = write_store(tmp_path / "labels", plan_for(split="train"))
+    require_match(LabelStore(folder), replace(source_of(), split="train"))
+    sentence = (
+        f"label store '{folder}' was made of split 'train', and this is split 'test' of 'photos'; annotate this one"
+    )
+    with pytest.raises(UserError, match=f"^{re.escape(sentence)}$"):
+        require_match(LabelStore(folder), replace(source_of(), split="test"))
+
+
+def test_rows_with_other_classes_are_refused(tmp_path: Path) -> None:
+    folder = write_store(tmp_path / "labels", plan_for(labels_sha256="1" * 64))
+    require_match(LabelStore(folder), replace(source_of(), labels_sha256="1" * 64))
+    sentence = (
+        f"label store '{folder}' was made of rows with other classes, or in another order, than those of 'photos', "
+        "whose images are known by row number alone; annotate this data set"
+    )
+    with pytest.raises(UserError, match=f"^{re.escape(sentence)}$"):
+        require_match(LabelStore(folder), replace(source_of(), labels_sha256="2" * 64))
+
+
+def test_rows_that_are_not_known_are_let_pass(tmp_path: Path, folder: Path) -> None:
+    rows = {"split": "train", "labels_sha256": "1" * 64}
+    require_match(LabelStore(folder), replace(source_of(), **rows))
+    require_match(LabelStore(write_store(tmp_path / "of rows", plan_for(**rows))), source_of())
+
+
+def test_an_older_store_says_nothing_of_its_rows(folder: Path) -> None:
+    meta = json.loads((folder / "meta.json").read_bytes())
+    del meta["plan"]["split"], meta["plan"]["labels_sha256"]
+    write_json(folder / "meta.json", meta, checksum=True)
+    plan = LabelStore(folder).plan
+    assert (plan.split, plan.labels_sha256) == ("", "")
 
 
 PAGE = Path(__file__).parents[2] / "docs" / "label-store.md"

@@ -1,6 +1,7 @@
 """What the config refuses, with which sentence, and what it works out."""
 
 from dataclasses import FrozenInstanceError, replace
+from math import inf, nan
 from typing import Any
 
 import pytest
@@ -12,12 +13,14 @@ from alltokens.models.config import (
     Fixup,
     GroupNorm,
     HMLPStem,
+    LayerNorm,
     LayerScale,
     LeViTStem,
     LinearStem,
     LocalStem,
     NoNorm,
     Plain,
+    ScalarGain,
     Scaled,
     ViTConfig,
 )
@@ -116,6 +119,36 @@ COMBINATIONS = [
 def test_a_wrong_config_is_answered_with_its_sentence(changes: dict[str, Any], sentence: str) -> None:
     with pytest.raises(UserError) as error:
         replace(TINY, **changes)
+    assert str(error.value) == sentence
+
+
+@pytest.mark.parametrize("number", [inf, nan])
+@pytest.mark.parametrize(
+    "name", ["mlp_ratio", "drop_path", "dropout", "attention_dropout", "head_dropout", "token_weight"]
+)
+def test_a_number_of_a_config_is_finite(name: str, number: float) -> None:
+    with pytest.raises(UserError) as error:
+        replace(TINY, **{name: number})
+    assert str(error.value) == f"{name} must be a finite number; got {name}={number}"
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"residual": Scaled(divide_by=inf)}, "residual.divide_by must be a finite number; got residual.divide_by=inf"),
+        ({"residual": LayerScale(initial=inf)}, "residual.initial must be a finite number; got residual.initial=inf"),
+        ({"residual": ScalarGain(initial=-inf)}, "residual.initial must be a finite number; got residual.initial=-inf"),
+        ({"norm": LayerNorm(eps=nan)}, "norm.eps must be a finite number; got norm.eps=nan"),
+        ({"norm": GroupNorm(eps=inf)}, "norm.eps must be a finite number; got norm.eps=inf"),
+        (
+            {"class_attention": ClassAttention(residual=ScalarGain(initial=nan))},
+            "class_attention.residual.initial must be a finite number; got class_attention.residual.initial=nan",
+        ),
+    ],
+)
+def test_so_is_a_number_of_its_parts(changes: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(UserError) as error:
+        replace(READ, **changes)
     assert str(error.value) == sentence
 
 

@@ -209,8 +209,9 @@ def test_a_config_of_a_later_version_is_refused(path):
     refused(path, re.escape(sentence))
 
 
-def test_a_damaged_config_is_refused(path):
-    save_file(lively(TINY).state_dict(), path, {CONFIG_KEY: "{"})
+@pytest.mark.parametrize("text", ["{", "[" * 100_000])
+def test_a_damaged_config_is_refused(text, path):
+    save_file(lively(TINY).state_dict(), path, {CONFIG_KEY: text})
     refused(path, re.escape(f"'{path}' has an alltokens config that is not JSON; "))
 
 

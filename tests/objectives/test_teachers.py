@@ -15,6 +15,7 @@ from alltokens.errors import UserError
 from alltokens.labels.align import token_targets
 from alltokens.labels.store import LabelStore
 from alltokens.models.timm_model import TimmClassifier, TimmConfig
+from alltokens.models.usage import Usage
 from alltokens.models.weights import save_model
 from alltokens.objectives.teachers import classes_of_teacher, maps_of_views, open_online_annotator, open_teacher
 from alltokens.objectives.token_label import TokenLabelConfig, TokenLabeling
@@ -54,6 +55,23 @@ def test_a_file_of_ours_is_a_teacher_and_answers_with_all_its_heads(tmp_path: Pa
     teacher = open_teacher(str(tmp_path / "model.safetensors"), None, (32, 48))
     images = torch.randn(2, 3, 32, 48)
     torch.testing.assert_close(teacher.answer(images), model.eval()(images).scores(0.5))
+
+
+def trained_file(folder: Path, *classes: str) -> str:
+    """A weight file that says how its model is used."""
+    usage = Usage(mean=(0.1, 0.2, 0.3), std=(0.4, 0.5, 0.6), crop=0.9, interpolation="bicubic", classes=classes)
+    config = TimmConfig(name="test_vit", classes=len(classes), image_size=(64, 64), token_head=False)
+    save_model(TimmClassifier(config), folder / "trained.safetensors", usage)
+    return str(folder / "trained.safetensors")
+
+
+def test_a_teachers_images_are_normalised_as_its_file_says(tmp_path: Path) -> None:
+    path = trained_file(tmp_path, "cat", "dog")
+    for name, weights in ((path, None), ("timm/test_vit", path)):
+        teacher = open_teacher(name, weights, (64, 64))
+        assert (teacher.mean, teacher.std) == ((0.1, 0.2, 0.3), (0.4, 0.5, 0.6))
+        annotator = open_online_annotator(name, weights, (64, 64))
+        assert (annotator.mean, annotator.std) == ((0.1, 0.2, 0.3), (0.4, 0.5, 0.6))
 
 
 def sentence(action: Any) -> str:
@@ -181,3 +199,21 @@ def test_a_teachers_classes_are_the_datas_or_imagenets(tmp_path: Path) -> None:
     assert classes_of_teacher("timm/test_vit", few, ["cat", "dog"]) == ("0", "1", "2")
     names = classes_of_teacher("timm/test_resnet", imagenet, ["n01440764", "n02102040"])
     assert (len(names), names[0], names[217]) == (1000, "n01440764", "n02102040")
+
+
+def test_the_papers_annotators_teach_by_their_short_names_too(tmp_path: Path) -> None:
+    weights = timm_file(tmp_path, "tf_efficientnet_b3.aa_in1k", 1000)
+    assert classes_of_teacher("efficientnet_b3", weights, ["n01440764", "n02102040"])[0] == "n01440764"
+
+
+def test_a_teachers_classes_are_those_that_its_file_names_in_its_order(tmp_path: Path) -> None:
+    path = trained_file(tmp_path, "owl", "dog", "cat")
+    assert classes_of_teacher(path, None, ["cat", "dog", "owl"]) == ("owl", "dog", "cat")
+    assert classes_of_teacher("timm/test_vit", path, ["cat", "dog"]) == ("owl", "dog", "cat")
+
+
+def test_a_teacher_of_as_many_other_classes_is_refused(tmp_path: Path) -> None:
+    path = trained_file(tmp_path, "cat", "dog")
+    assert sentence(lambda: classes_of_teacher(path, None, ["ape", "zebra"])) == (
+        f"the teacher '{path}' does not know the data's class 'ape' by its name; it has 2 classes, such as 'cat', 'dog'"
+    )

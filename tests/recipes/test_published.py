@@ -182,6 +182,17 @@ def test_a_docstring_cites_the_row_and_says_what_no_paper_does():
     assert RECIPES["cait_t8_longer_training_distilled"].__doc__.startswith("cait_s36; not a row itself; ")
 
 
+def test_machines_are_cited_where_the_paper_speaks_of_them():
+    # TL-supp says what fine-tuning L at 448 pixels takes, nothing of training it there or of 512.
+    sizes = [name for name in RECIPES if name.startswith("tl_t6_lvvit_l")]
+    assert {name: [cost.value for cost in sources_of(name).get(COST, [])] for name in sizes} == {
+        "tl_t6_lvvit_l_288": ["8 V100 of 32 GB"],
+        "tl_t6_lvvit_l_288_to_448": ["32 V100 of 32 GB"],
+        "tl_t6_lvvit_l_448": [],
+        "tl_t6_lvvit_l_448_to_512": [],
+    }
+
+
 @pytest.mark.parametrize(
     ("patterns", "expected"),
     [("a_*", ["a_1", "a_2"]), ("a_* b_1", ["a_1", "a_2", "b_1"]), ("* !a_*", ["b_1"]), ("!a_1 a_*", ["a_2"])],

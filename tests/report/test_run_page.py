@@ -208,7 +208,7 @@ def test_models_are_called_what_they_are_called_elsewhere():
 def test_commands_can_be_pasted():
     page = run_page(toy_run(NAMES), toy_reports(1), None)
     assert "alltokens train &#39;lvvit_s plain&#39;</pre>" in page
-    assert "alltokens train runs/toy/config.yaml --run runs/toy-again</pre>" in page
+    assert "alltokens train runs/toy/config.yaml --folder runs/toy-again</pre>" in page
 
 
 def test_a_wordnet_id_is_shown_as_its_first_word():

@@ -1,8 +1,10 @@
 """Hugging Face data sets on disk: saved ones and parquet files, one split at a time, without a network."""
 
+import hashlib
 import os
 import pickle
 import socket
+import struct
 import sys
 
 import pytest
@@ -74,6 +76,13 @@ def test_a_split_is_opened_by_its_name(splits):
     assert reds(open_source(str(splits), "test")) == [4]
 
 
+def test_rows_are_known_by_their_split_and_classes(splits):
+    train, test = (open_source(str(splits), split) for split in ("train", "test"))
+    assert (train.split, test.split) == ("train", "test")
+    assert train.labels_sha256 == hashlib.sha256(struct.pack("<3i", 1, 0, 1)).hexdigest()
+    assert test.labels_sha256 == hashlib.sha256(struct.pack("<i", 0)).hexdigest()
+
+
 def test_the_decoder_sees_the_bytes_as_they_are_stored(splits):
     assert open_source(str(splits), "test").load(0) == picture(4)
 
@@ -105,6 +114,7 @@ def test_numbered_files_are_the_split_of_their_folder(tmp_path):
 def test_a_data_set_saved_without_splits_takes_none(tmp_path):
     rows([1, 2]).save_to_disk(tmp_path)
     assert reds(open_source(str(tmp_path))) == [1, 2]
+    assert open_source(str(tmp_path)).split == ""
     assert (
         refusal(tmp_path, "train") == f"'{tmp_path}' has no splits; it was saved as one data set, so leave out 'train'"
     )
@@ -116,6 +126,7 @@ def test_one_split_saved_alone_keeps_its_name(tmp_path):
     one = datasets.Dataset.from_parquet(str(tmp_path / "files" / "train.parquet"), split="train")
     one.save_to_disk(tmp_path / "saved")
     assert reds(open_source(str(tmp_path / "saved"))) == reds(open_source(str(tmp_path / "saved"), "train")) == [6]
+    assert open_source(str(tmp_path / "saved")).split == "train"
     assert refusal(tmp_path / "saved", "test") == f"'{tmp_path / 'saved'}' has no split 'test'; it has train"
 
 

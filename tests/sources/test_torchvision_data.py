@@ -1,7 +1,9 @@
 """Data sets of torchvision's, opened by name from what lies on disk."""
 
+import hashlib
 import pickle
 import socket
+import struct
 
 import numpy as np
 import pytest
@@ -62,6 +64,21 @@ def test_train_and_test_are_chosen_by_the_split(fashion):
     assert len(open_source(data, "train")) == 3
     assert len(open_source(data, "test")) == 2
     assert refusal(data, "val") == "torchvision's FashionMNIST has no split 'val'; it has train, test"
+
+
+def test_rows_are_known_by_their_split_and_classes(fashion, imagenette):
+    data = f"torchvision/FashionMNIST:{fashion}"
+    sources = [open_source(data, split) for split in (None, "train", "test")]
+    assert [source.split for source in sources] == ["train", "train", "test"]
+    assert sources[0].labels_sha256 == hashlib.sha256(struct.pack("<3i", 7, 8, 9)).hexdigest()
+    assert sources[2].labels_sha256 == hashlib.sha256(struct.pack("<2i", 7, 8)).hexdigest()
+    data = f"torchvision/Imagenette:{imagenette}"
+    assert [open_source(data, split).split for split in (None, "train", "val")] == ["train", "train", "val"]
+
+
+def test_classes_that_are_known_only_with_the_images_are_not_read_for_it():
+    source = open_source("torchvision/FakeData")
+    assert (source.split, source.labels_sha256) == ("", "")
 
 
 def test_a_source_can_be_sent(fashion):

@@ -12,11 +12,12 @@ import yaml
 
 from alltokens.cli.main import main
 from alltokens.plain import to_plain
+from alltokens.processes import Processes
 from alltokens.train.journal import read_reports
 
 from ..annotate.toys import files_of, photo_folder
 from .test_trainer import assert_same
-from .toy_runs import toy_config, toy_data
+from .toy_runs import plain_labels, toy_config, toy_data, toy_labels
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +33,7 @@ def write_config(data: Path, folder: Path, **changes) -> Path:
 
 
 def train(config: Path, run: Path, *flags: str) -> int:
-    return main(["train", str(config), "--run", str(run), "--workers", "0", *flags])
+    return main(["train", str(config), "--folder", str(run), "--workers", "0", *flags])
 
 
 def refused(capsys: pytest.CaptureFixture[str]) -> str:
@@ -118,9 +119,101 @@ def test_a_run_of_another_config_is_left_as_it_is(data: Path, tmp_path: Path, ca
     assert files_of(tmp_path / "run") == before
 
 
+@pytest.mark.parametrize(
+    ("mistake", "sentence"),
+    [
+        (["--batch", "3"], "batch must be a multiple of 2, two images for each of 1 processes; got batch=3"),
+        (["--batch", "64"], "there are 24 images, fewer than a batch of 64; make the batch smaller"),
+        (
+            ["--schedule.final-rate", "0.5"],
+            "final_rate must not be above the learning rate of this batch size, 0.01; got final_rate=0.5",
+        ),
+        (["--initial", "none.pth"], "there is no weight file 'none.pth'"),
+        (["--seed", str(2**70)], f"seed must be at least 0 and below 2^63; got seed={2**70}"),
+    ],
+)
+def test_a_config_that_is_refused_leaves_the_folder_to_the_next(
+    data: Path, tmp_path: Path, capsys, mistake: list[str], sentence: str
+):
+    config = write_config(data, tmp_path)
+    assert train(config, tmp_path / "run", *mistake) == 2
+    assert refused(capsys) == sentence
+    assert not (tmp_path / "run").exists()
+    assert train(config, tmp_path / "run") == 0
+
+
+def test_a_run_goes_on_with_its_own_images_alone(tmp_path: Path, capsys):
+    data = toy_data(tmp_path)
+    config, more = write_config(data, tmp_path), data / "photos" / "cat" / "more.png"
+    assert train(config, tmp_path / "run") == 0
+    before = files_of(tmp_path / "run")
+    capsys.readouterr()
+    shutil.copy(data / "photos" / "cat" / "000.png", more)
+    shutil.rmtree(data / "labels")
+    toy_labels(data)
+    assert train(config, tmp_path / "run") == 2
+    assert refused(capsys).startswith(f"'{tmp_path / 'run'}' is a run of other images: images is 24 there and 25 now, ")
+    assert files_of(tmp_path / "run") == before
+
+
+def test_a_run_goes_on_with_its_own_classes_alone(tmp_path: Path, capsys):
+    data = toy_data(tmp_path)
+    plain = plain_labels(toy_config(data))
+    config = tmp_path / "plain.yaml"
+    config.write_text(yaml.safe_dump(to_plain(plain)))
+    assert train(config, tmp_path / "run") == 0
+    capsys.readouterr()
+    (data / "photos" / "cat").rename(data / "photos" / "lion")
+    assert train(config, tmp_path / "run") == 2
+    assert refused(capsys) == (
+        f"'{tmp_path / 'run'}' is a run of other classes: 'cat' there is 'dog' now; name them as they were or give "
+        "another folder"
+    )
+
+
+def test_two_runs_in_one_folder(data: Path, tmp_path: Path, capsys):
+    with Processes(0, 1).alone_in(tmp_path / "run"):
+        program = f"from alltokens.cli.main import main; raise SystemExit(main({arguments_of(data, tmp_path)!r}))"
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr == (
+        f"error: another run is writing to '{tmp_path / 'run'}'; wait for it, or give another folder\n"
+    )
+    assert main(arguments_of(data, tmp_path)) == 0
+    assert not list((tmp_path / "run").glob(".*"))
+
+
+def arguments_of(data: Path, folder: Path) -> list[str]:
+    return ["train", str(write_config(data, folder)), "--folder", str(folder / "run"), "--workers", "0"]
+
+
+def test_what_a_kill_left_of_the_first_file_is_no_hindrance(data: Path, tmp_path: Path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / ".environment.json.0123abcd.part").write_text("{")
+    assert train(write_config(data, tmp_path), tmp_path / "run") == 0
+
+
+def test_a_file_where_a_folder_should_be(data: Path, tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    config = write_config(data, tmp_path)
+    (tmp_path / "runs").write_text("")
+    assert main(["train", str(config), "--workers", "0"]) == 2
+    assert refused(capsys) == "cannot make the folder 'runs': File exists; give --folder"
+    assert train(config, tmp_path / "runs") == 2
+    sentence = f"cannot write to '{tmp_path / 'runs'}': File exists; give a folder in an existing one"
+    assert refused(capsys) == sentence
+
+
+def test_a_date_that_is_none(data: Path, tmp_path: Path, capsys):
+    config = write_config(data, tmp_path)
+    config.write_text("data: {root: 2024-02-30}\n")
+    assert train(config, tmp_path / "run") == 2
+    assert refused(capsys) == f"'{config}' cannot be read as YAML (day is out of range for month)"
+
+
 def test_a_learning_rate_that_is_too_high_ends_the_process_with_1_and_nothing_of_it_is_kept(data: Path, tmp_path: Path):
     command = [str(Path(sys.executable).with_name("alltokens")), "train", str(write_config(data, tmp_path))]
-    flags = ["--run", str(tmp_path / "run"), "--workers", "0", "--optimizer.learning-rate", "1e30"]
+    flags = ["--folder", str(tmp_path / "run"), "--workers", "0", "--optimizer.learning-rate", "1e30"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run([*command, *flags], capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == 1

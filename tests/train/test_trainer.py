@@ -292,7 +292,10 @@ def test_a_folder_with_other_files_is_refused(data: Path, tmp_path: Path):
     assert str(error.value) == f"'{tmp_path.parent}' holds other files and no config.yaml; give a new or empty folder"
     with pytest.raises(UserError) as error:
         train(toy_config(data), tmp_path / "no" / "run", MACHINE, silent)
-    assert str(error.value) == f"cannot make the run folder '{tmp_path / 'no' / 'run'}': No such file or directory"
+    sentence = (
+        f"cannot write to '{tmp_path / 'no' / 'run'}': No such file or directory; give a folder in an existing one"
+    )
+    assert str(error.value) == sentence
 
 
 def test_a_wrong_key_in_yaml_is_named_with_the_closest(data: Path, tmp_path: Path):
@@ -436,3 +439,37 @@ def test_under_torchrun_a_killed_worker_does_not_end_the_run(data: Path, tmp_pat
         assert agent.wait(timeout=400) == 0
     assert (tmp_path / "restarts").read_text() == "1"
     assert_same(tmp_path / "whole", tmp_path / "run")
+
+
+@pytest.mark.slow
+def test_under_torchrun_a_run_that_is_told_to_stop_saves(data: Path, tmp_path: Path):
+    """torchrun tells every process, and its loader's workers with it."""
+    command = [*TORCHRUN, "--nproc-per-node", "2", "-m", "alltokens", "train", str(tmp_path / "toy.yaml")]
+    config = toy_config(data)
+    config = replace(config, schedule=replace(config.schedule, epochs=1000))
+    (tmp_path / "toy.yaml").write_text(yaml.safe_dump(to_plain(config)))
+    flags = ["--folder", str(tmp_path / "run"), "--workers", "2", "--saving", "0.0001"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(
+        [sys.executable, *command, *flags], stderr=subprocess.PIPE, text=True, env=environment
+    ) as agent:
+        metrics = tmp_path / "run" / "metrics.jsonl"
+        while agent.poll() is None and not (metrics.exists() and metrics.read_text().count("\n") >= 2):
+            time.sleep(0.05)
+        agent.send_signal(signal.SIGTERM)
+        _, said = agent.communicate(timeout=100)
+    assert said.count("stopped by SIGTERM, and saved; the same command goes on") == 1
+    assert (tmp_path / "run" / "last").exists()
+
+
+@pytest.mark.slow
+def test_under_torchrun_a_mistake_is_a_sentence_in_every_process(data: Path, tmp_path: Path):
+    (tmp_path / "toy.yaml").write_text(yaml.safe_dump(to_plain(toy_config(data))))
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "notes.txt").write_text("mine")
+    command = [*TORCHRUN, "--nproc-per-node", "2", "-m", "alltokens", "train", str(tmp_path / "toy.yaml")]
+    flags = ["--folder", str(tmp_path / "run"), "--workers", "0"]
+    done = subprocess.run([sys.executable, *command, *flags], capture_output=True, text=True, check=False)
+    sentence = f"error: '{tmp_path / 'run'}' holds other files and no config.yaml; give a new or empty folder"
+    assert done.stderr.count(sentence) == 2
+    assert "Connection closed by peer" not in done.stderr

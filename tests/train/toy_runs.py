@@ -37,10 +37,15 @@ SAVING = replace(MACHINE, saving=inf)
 
 def toy_data(folder: Path, images: int = 24) -> Path:
     """Photos of two classes, and labels of three by an annotator."""
-    photos = photo_folder(folder / "photos", images)
-    annotator = replace(toy_annotator(3), classes=("cat", "dog", "other"))
-    annotate(toy_job(photos, annotator, top_k=2), folder / "labels", CPU, lambda done, total: None)
+    photo_folder(folder / "photos", images)
+    toy_labels(folder)
     return folder
+
+
+def toy_labels(folder: Path) -> None:
+    """Of all photos that are there."""
+    annotator = replace(toy_annotator(3), classes=("cat", "dog", "other"))
+    annotate(toy_job(folder / "photos", annotator, top_k=2), folder / "labels", CPU, lambda done, total: None)
 
 
 def toy_config(folder: Path, **changes) -> TrainConfig:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 from pathlib import Path
-from typing import Literal, cast
+from typing import cast
 
 import timm
 import torch
@@ -21,12 +21,10 @@ from alltokens.models.convert import HEADS
 from alltokens.models.factory import TIMM
 from alltokens.models.loading import as_stored, fitting, heads_of, is_ours, load, stored_classes
 from alltokens.models.timm_model import TimmClassifier, TimmConfig, published, timm_config
+from alltokens.models.usage import Channels, Interpolation
 from alltokens.models.vit import VisionTransformer
 from alltokens.models.weights import ModelConfig, WeightFile, read_weights
 from alltokens.models.zoo import INTERPOLATION, MEAN, MODELS, STANDARD_DEVIATION, find
-
-Channels = tuple[float, float, float]
-Interpolation = Literal["bilinear", "bicubic"]
 
 
 @dataclass(frozen=True)
@@ -38,7 +36,7 @@ class Annotator:
     module: nn.Module
     """Normalised images [b, 3, H, W] to logits [b, classes, h, w]; in evaluation mode, without gradients."""
     classes: tuple[str, ...]
-    """WordNet ids where the head is one of ImageNet's, else "0", "1", ..."""
+    """As its file calls them; otherwise WordNet ids where the head is one of ImageNet's, else "0", "1", ..."""
     image_size: tuple[int, int]
     """Height and width at which it sees an image."""
     stride: int
@@ -145,16 +143,17 @@ def from_timm(name: str, timm_name: str, file: WeightFile, size: int | None) -> 
     if model.token_head is None:
         require_placeless_head(model.model.eval(), model.layout, name)
     module = frozen(DenseTimm(model))
+    mean, std = normalization(file, config)
     return Annotator(
         name=name,
         module=module,
-        classes=class_names(config.classes),
+        classes=names_of_classes(file, config),
         image_size=config.image_size,
         stride=stride or config.image_size[0] // model.grid[0],
         any_size=stride is not None,
-        mean=cast(Channels, known.mean),
-        std=cast(Channels, known.std),
-        interpolation=cast(Interpolation, known.interpolation),
+        mean=mean,
+        std=std,
+        interpolation=cast(Interpolation, known.interpolation) if file.usage is None else file.usage.interpolation,
         weights_sha256=fingerprint(module),
     )
 
@@ -176,18 +175,34 @@ def from_ours(name: str, config: ViTConfig, file: WeightFile, size: int | None) 
     model = load(file, config, name)
     assert isinstance(model, VisionTransformer)
     module = frozen(DenseViT(model))
+    mean, std = normalization(file, config)
     return Annotator(
         name=name,
         module=module,
-        classes=class_names(config.classes),
+        classes=names_of_classes(file, config),
         image_size=config.image_size,
         stride=config.stem.patch,
         any_size=False,
-        mean=MEAN,
-        std=STANDARD_DEVIATION,
-        interpolation=cast(Interpolation, INTERPOLATION),
+        mean=mean,
+        std=std,
+        interpolation=cast(Interpolation, INTERPOLATION) if file.usage is None else file.usage.interpolation,
         weights_sha256=fingerprint(module),
     )
+
+
+def normalization(file: WeightFile, config: ModelConfig) -> tuple[Channels, Channels]:
+    """Mean and standard deviation: those of the model's training where the file says them, else the published ones."""
+    if file.usage is not None:
+        return file.usage.mean, file.usage.std
+    if isinstance(config, TimmConfig):
+        known = published(config.name)
+        return cast(Channels, known.mean), cast(Channels, known.std)
+    return MEAN, STANDARD_DEVIATION
+
+
+def names_of_classes(file: WeightFile, config: ModelConfig) -> tuple[str, ...]:
+    """As the file calls them, else by their number."""
+    return class_names(config.classes) if file.usage is None else file.usage.classes
 
 
 def default_size(own: tuple[int, int], crop_ratio: float, stride: int | None) -> tuple[int, int]:

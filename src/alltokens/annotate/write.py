@@ -1,10 +1,8 @@
 """A data set's score maps, written shard by shard: a killed run goes on after the last shard that it finished."""
 
-import fcntl
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
@@ -31,8 +29,6 @@ from alltokens.sources.source import Source
 from alltokens.workers import begin_worker
 
 FEWEST_IN_A_SHARD, MOST_IN_A_SHARD, USUAL_SHARDS = 256, 8192, 64
-LOCK = ".lock.part"
-"""Named as temporary files are, so that what a killed run leaves of it is cleared away as they are."""
 WAITING_FOR_DISK = 2
 """Batches that the network may be ahead of what is written."""
 
@@ -71,6 +67,8 @@ class Job:
             exif=EXIF,
             images=len(self.source),
             keys_sha256=keys_sha256(self.source.keys),
+            split=self.source.split,
+            labels_sha256=self.source.labels_sha256,
             records_per_shard=self.records_per_shard,
         )
 
@@ -103,7 +101,7 @@ def most_cells(annotator: Annotator, canvas: Canvas) -> int:
 def annotate(job: Job, folder: Path, machine: Machine, report: Callable[[int, int], None]) -> None:
     """Fill the store, or what is left of it; `report` is told how many images are done, and of how many."""
     plan = job.plan
-    with Processes.of_torchrun() as processes, only_run(folder, processes):
+    with Processes.of_torchrun() as processes, processes.alone_in(folder):
         left = processes.agree(lambda: shards_left(folder, plan))
         mine = left[processes.rank :: processes.count]
         annotate_shards(job, folder, mine, machine, report)
@@ -116,32 +114,6 @@ def shards_left(folder: Path, plan: Plan) -> list[int]:
     """Shards that are not there yet, of a store that is begun or goes on."""
     begin(folder, plan)
     return sorted({*range(plan.shards)} - finished_shards(folder, plan))
-
-
-@contextmanager
-def only_run(folder: Path, processes: Processes) -> Iterator[None]:
-    """Hold the store's folder against other runs; a killed run lets go of it by itself."""
-    if processes.rank > 0:
-        yield
-        return
-    path = folder / LOCK
-    try:
-        folder.mkdir(exist_ok=True)
-        lock = path.open("ab")
-    except OSError as error:
-        raise UserError(
-            f"cannot write the store '{folder}': {error.strerror}; give a folder in an existing one"
-        ) from error
-    with lock:
-        try:
-            # Not flock, whose locks go on in the loader's workers, which outlive a killed run by seconds.
-            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise UserError(f"another run is writing to '{folder}'; wait for it, or give another store") from error
-        try:
-            yield
-        finally:
-            path.unlink(missing_ok=True)
 
 
 def annotate_shards(

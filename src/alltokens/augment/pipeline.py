@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from math import inf, isfinite
 from typing import Any, Literal
 
 import torch
@@ -54,11 +55,18 @@ class AugmentConfig:
     def __post_init__(self) -> None:
         for name in ("scale", "ratio"):
             low, high = getattr(self, name)
-            require(0 < low <= high, f"{name} must be two numbers above 0, the smaller first; got {name}={(low, high)}")
+            require(
+                0 < low <= high < inf,
+                f"{name} must be two finite numbers above 0, the smaller first; got {name}={(low, high)}",
+            )
         for name in ("hflip", "vflip"):
             value = getattr(self, name)
             require(0 <= value <= 1, f"{name} must be between 0 and 1; got {name}={value}")
-        require(self.color_jitter >= 0, f"color_jitter must be at least 0; got color_jitter={self.color_jitter}")
+        require(
+            0 <= self.color_jitter < inf,
+            f"color_jitter must be a finite number of at least 0; got color_jitter={self.color_jitter}",
+        )
+        require(all(map(isfinite, self.mean)), f"mean must be three finite numbers; got mean={self.mean}")
 
     @property
     def fill(self) -> tuple[int, int, int]:

@@ -2,6 +2,7 @@
 
 import os
 import sys
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,8 +17,10 @@ from alltokens.cli.device import own_device
 from alltokens.cli.flags import parse
 from alltokens.cli.train import train_or_stop
 from alltokens.errors import require
+from alltokens.labels.agreement import below_zero
 from alltokens.labels.store import LabelStore, the_first
 from alltokens.models.factory import TIMM
+from alltokens.processes import is_first_process
 from alltokens.progress import progress
 from alltokens.recipes.own_folder import annotator_config, annotator_of_run, extent_of
 from alltokens.sources.source import Source, open_source
@@ -105,11 +108,6 @@ def run(arguments: list[str]) -> None:
         print_outcome(flags.store)
 
 
-def is_first_process() -> bool:
-    """The only one that speaks."""
-    return os.environ.get("RANK", "0") == "0"
-
-
 def write_store(job: Job, folder: Path, machine: Machine) -> None:
     """All of it, or what is left."""
     with progress("annotating", "images", quiet=not is_first_process()) as report:
@@ -159,7 +157,13 @@ def trained_annotator(flags: Flags) -> Annotator:
 
 def annotator_folder(store: Path) -> Path:
     """The run of a store's own annotator."""
-    return store.with_name(f"{store.name}.annotator")
+    return beside(store, ".annotator")
+
+
+def beside(folder: Path, ending: str) -> Path:
+    """`photos.labels` for `photos`, and for `.` by the name that it has."""
+    named = folder if folder.name else folder.absolute()
+    return named.with_name(named.name + ending)
 
 
 def first_weights(network: str | None, checkpoint: Path | None) -> tuple[str, str | None]:
@@ -202,3 +206,5 @@ def print_outcome(folder: Path) -> None:
     if store.unreadable:
         listed = the_first([f"{key}: {reason}" for key, reason in store.unreadable.items()])
         print(f"{len(store.unreadable):,} of them could not be read and have no labels, {listed}")
+    if warning := below_zero(store):
+        warnings.warn(warning, stacklevel=1)

@@ -30,7 +30,7 @@ class Flags:
     Nothing is downloaded. The same command goes on with a demo that was interrupted.
     """
 
-    run: Path = Path("demo")
+    folder: Path = Path("demo")
     """The folder to write."""
     seed: int = 0
     """Of the scenes, the first weights and all that is random."""
@@ -42,24 +42,24 @@ def run(arguments: list[str]) -> None:
     started = time.monotonic()
     machine, extent = Machine(own_device(), min(2, os.cpu_count() or 1)), Extent()
     with ended_when_stopped():
-        prepare(flags.run, flags.seed, machine, extent)
+        prepare(flags.folder, flags.seed, machine, extent)
         for kind in KINDS:
-            train_with(kind, flags.run, flags.seed, machine, extent)
-    accuracies = {kind: top1(run_folder(flags.run, kind)) for kind in KINDS}
-    annotator = top1(flags.run / ANNOTATOR)
+            train_with(kind, flags.folder, flags.seed, machine, extent)
+    accuracies = {kind: top1(run_folder(flags.folder, kind)) for kind in KINDS}
+    annotator = top1(flags.folder / ANNOTATOR)
     verdict = compared(accuracies["plain labels"], accuracies["token labels"])
-    write_page(flags.run / REPORT, demo_page(flags.run, KINDS, verdict))
+    write_page(flags.folder / REPORT, demo_page(flags.folder, KINDS, verdict))
     summary = {
         "plain_top1": accuracies["plain labels"],
         "token_top1": accuracies["token labels"],
         "annotator_top1": annotator,
         "seconds": round(time.monotonic() - started, 1),
     }
-    write_atomically(flags.run / SUMMARY, partial(write_text, json.dumps(summary, indent=1) + "\n"))
+    write_atomically(flags.folder / SUMMARY, partial(write_text, json.dumps(summary, indent=1) + "\n"))
     rows = [["annotator", f"{annotator:.1%}"], *([kind, f"{accuracy:.1%}"] for kind, accuracy in accuracies.items())]
     print_table(["trained with", "top-1, held out"], rows, ["trained with"])
     print(verdict)
-    print(f"{flags.run / REPORT} shows it; {flags.run / SUMMARY} has the numbers")
+    print(f"{flags.folder / REPORT} shows it; {flags.folder / SUMMARY} has the numbers")
 
 
 def compared(plain: float, token: float) -> str:

@@ -14,7 +14,7 @@ from alltokens.export.onnx import require_onnx, write_onnx
 from alltokens.export.scores import Record, Written, record
 from alltokens.export.torch_export import write_torch_export
 from alltokens.models.factory import is_name, open_model
-from alltokens.models.weights import Model
+from alltokens.models.weights import Model, read_weights
 
 Format = Literal["onnx", "torch-export", "timm", "hub"]
 
@@ -44,7 +44,7 @@ class Flags:
     name: str | None = None
     """Which model a checkpoint is of that does not say so itself."""
     crop_ratio: float | None = None
-    """Side of the evaluation crop over the shorter side, which is recorded; None takes the published one."""
+    """Side of the evaluation crop over the shorter side, which is recorded; None takes the run's, or the published."""
     overwrite: UseCounterAction[int] = 0
     """Replace what is there."""
 
@@ -61,7 +61,8 @@ def run(arguments: list[str]) -> None:
     if flags.format == "onnx":
         require_onnx()
     model = open_model(flags.model, flags.name).float()
-    about = record(model, flags.name or name, flags.crop_ratio)
+    usage = None if fresh else read_weights(flags.model).usage
+    about = record(model, flags.name or name, flags.crop_ratio, usage)
     written = WRITERS[flags.format](model, about, output)
     print(f"wrote {output}, {size(output) / 1e6:.1f} MB")
     print(f"largest difference from eager: {written.difference:.1e}")

@@ -15,8 +15,8 @@ from alltokens.cli.annotate import (
     HELD_OUT,
     accuracy_of_run,
     annotator_folder,
+    beside,
     first_weights,
-    is_first_process,
     plan_job,
     train_annotator,
     write_store,
@@ -25,12 +25,13 @@ from alltokens.cli.annotate import Flags as LabelFlags
 from alltokens.cli.device import own_device
 from alltokens.cli.evaluate import TOKEN_WEIGHT, images_of
 from alltokens.cli.flags import parse
-from alltokens.cli.train import train_or_stop
+from alltokens.cli.train import default_folder, train_or_stop
 from alltokens.cli.trained import open_trained
 from alltokens.errors import by, require
 from alltokens.evaluate.inference import evaluate_source
 from alltokens.labels.store import the_first
 from alltokens.models.config import ViTConfig
+from alltokens.processes import is_first_process
 from alltokens.progress import progress
 from alltokens.recipes.own_folder import (
     Extent,
@@ -64,8 +65,8 @@ class Flags:
     """Images in a folder for each class, or in such folders below train and val; also whatever else annotate takes."""
     validation: str | None = None
     """Images to evaluate on; None takes the folder val (or test) beside train, or holds out a fifth of each class."""
-    run: Path | None = None
-    """The run's folder; None is runs/NAME of the data. Labels lie beside it, in RUN.labels."""
+    folder: Path | None = None
+    """The run's folder; None is runs/NAME of the data. Labels lie beside it, in FOLDER.labels."""
     workers: int = min(16, os.cpu_count() or 1)
     """Processes that decode, and augment where the device does not."""
 
@@ -85,8 +86,8 @@ def run(arguments: list[str]) -> None:
         f"{data.root}: {len(source):,} images of {extent.classes} classes to train on, {held_out_words(data, held_out)}"
     )
 
-    folder = flags.run or default_run(flags.data)
-    store = folder.with_name(f"{folder.name}.labels")
+    folder = flags.folder or default_folder(short_name(flags.data))
+    store = beside(folder, ".labels")
     machine = TrainMachine(device, flags.workers)
     annotator = choose_annotator(source, data, extent, store, machine)
     # Of the images to train on alone.
@@ -131,12 +132,9 @@ def held_out_words(data: DataConfig, held_out: Source) -> str:
     return f"{len(held_out):,} {where}"
 
 
-def default_run(data: str) -> Path:
-    """`runs/photos` for `some/photos`."""
-    name = re.sub(r"[^\w.-]+", "_", Path(data).resolve().name).strip("._") or "data"
-    folder = Path("runs") / name
-    folder.parent.mkdir(exist_ok=True)
-    return folder
+def short_name(data: str) -> str:
+    """`photos` for `some/photos`."""
+    return re.sub(r"[^\w.-]+", "_", Path(data).resolve().name).strip("._") or "data"
 
 
 def choose_annotator(source: Source, data: DataConfig, extent: Extent, store: Path, machine: TrainMachine) -> Annotator:

@@ -1,9 +1,13 @@
 """`alltokens labels`: what a label store holds, whether it is whole, pictures of it, and other forms of it."""
 
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
+from PIL import Image
 from tyro.conf import Positional
 
 from alltokens.annotate.class_map import class_names, describe_class
@@ -12,13 +16,14 @@ from alltokens.cli.table import print_table
 from alltokens.errors import UserError, did_you_mean, require
 from alltokens.explain.label_maps import contact_sheet, draw_score_map
 from alltokens.files import write_atomically
-from alltokens.labels.agreement import named_right
+from alltokens.labels.agreement import below_zero, named_right
 from alltokens.labels.meta import META, UNFINISHED
 from alltokens.labels.pack import pack, unpack
 from alltokens.labels.released import from_released, to_released
-from alltokens.labels.store import LabelStore, require_match, verify
+from alltokens.labels.store import LabelStore, require_match, require_same_rows, verify
 from alltokens.progress import progress
-from alltokens.sources.source import open_source
+from alltokens.sources.decode import Unreadable
+from alltokens.sources.source import Source, open_source
 
 
 @dataclass(frozen=True)
@@ -143,6 +148,8 @@ def info(flags: Info) -> None:
         require_match(store, source)
         rows.append(["named right", f"{named_right(store, source):.1%} of the images, by the mean of their maps"])
     print_table(["label store", str(flags.store)], rows, left=["label store", str(flags.store)])
+    if warning := below_zero(store):
+        warnings.warn(warning, stacklevel=1)
 
 
 def verify_store(flags: Verify) -> None:
@@ -159,18 +166,46 @@ def verify_store(flags: Verify) -> None:
 def show(flags: Show) -> None:
     """Draw the maps of some images."""
     store, source = LabelStore(flags.store), open_source(flags.data, flags.split)
+    require_same_rows(store, source)
+    drawn = drawn_by_key(store, source, flags.keys) if flags.keys else drawn_of_all(store, source, flags.count)
+    write_atomically(flags.output, lambda file: contact_sheet(list(drawn.values())).save(file, "PNG"))
+    print(f"wrote {flags.output}, {len(drawn)} images: {', '.join(drawn)}")
+
+
+def drawn_by_key(store: LabelStore, source: Source, keys: tuple[str, ...]) -> dict[str, Image.Image]:
+    """The images asked for, all of them."""
     row_of = {key: row for row, key in enumerate(source.keys)}
-    every = max(1, len(source) // flags.count)
-    keys = flags.keys or [key for key in source.keys[every // 2 :: every] if key not in store.unreadable][: flags.count]
     unknown = [key for key in keys if key not in row_of]
     if unknown:
-        raise UserError(f"'{flags.data}' has no image '{unknown[0]}'{did_you_mean(unknown[0], row_of)}")
-    pictures = [
-        draw_score_map(source.image(row_of[key]), store[key], lambda number: describe_class(store.classes[number]))
-        for key in keys
-    ]
-    write_atomically(flags.output, lambda file: contact_sheet(pictures).save(file, "PNG"))
-    print(f"wrote {flags.output}, {len(pictures)} images: {', '.join(keys)}")
+        raise UserError(f"'{source.name}' has no image '{unknown[0]}'{did_you_mean(unknown[0], row_of)}")
+    pictures = {}
+    for key in keys:
+        try:
+            pictures[key] = picture(store, source, row_of[key])
+        except Unreadable as error:
+            raise UserError(f"'{key}' of '{source.name}' cannot be drawn: {error}; leave it out") from error
+    return pictures
+
+
+def drawn_of_all(store: LabelStore, source: Source, count: int) -> dict[str, Image.Image]:
+    """Some that are spread over the data set, of those that can be read."""
+    every = max(1, len(source) // count)
+
+    def readable() -> Iterator[tuple[str, Image.Image]]:
+        for row in range(every // 2, len(source), every):
+            if source.keys[row] not in store.unreadable:
+                with suppress(Unreadable):
+                    yield source.keys[row], picture(store, source, row)
+
+    pictures = dict(islice(readable(), count))
+    require(bool(pictures), f"no image of '{source.name}' that was tried can be read; name others with --keys")
+    return pictures
+
+
+def picture(store: LabelStore, source: Source, row: int) -> Image.Image:
+    """One image and its map; raises Unreadable."""
+    score_map = store[source.keys[row]]
+    return draw_score_map(source.image(row), score_map, lambda number: describe_class(store.classes[number]))
 
 
 def convert(flags: Convert) -> None:

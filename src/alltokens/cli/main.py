@@ -19,7 +19,7 @@ COMMANDS = {
     "labels": "look into a label store, verify, draw, convert, pack and unpack it",
     "models": "every model by name, with its cost and the accuracy its paper prints",
     "predict": "what a trained model sees in some images",
-    "recipes": "every recipe by name: a row of a paper's table, with its model, labels and printed accuracy",
+    "recipes": "every recipe of the papers' tables and figures, with its model, labels and printed accuracy",
     "train": "a recipe on your images, from nothing or from where it was interrupted",
 }
 

@@ -10,7 +10,7 @@ from alltokens.cli.flags import parse
 from alltokens.cli.table import print_table
 from alltokens.errors import UserError, did_you_mean
 from alltokens.recipes.names import RECIPES, list_recipes
-from alltokens.recipes.recipe import OURS, RELEASED, TOP1, Recipe
+from alltokens.recipes.recipe import COST, OURS, RELEASED, TOP1, Recipe, lines_about
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,8 @@ class Entry:
     """The paper, and its table, figure or section; none for what is no row itself."""
     line: int | None
     """Of the paper's text."""
+    cost: list[str]
+    """The machines and time that it took its authors, as far as they say so, and where that stands."""
     note: str
     released: list[str]
     """Fields of its config whose values no paper prints, but what its authors published."""
@@ -67,6 +69,7 @@ def run(arguments: list[str]) -> None:
 def entry(recipe: Recipe) -> Entry:
     """What the list says of one recipe."""
     cited = recipe.cited
+    costs = [cost for cost in lines_about(COST) if cost.is_of(recipe.name)]
     return Entry(
         name=recipe.name,
         model=recipe.model,
@@ -76,6 +79,7 @@ def entry(recipe: Recipe) -> Entry:
         top1=float(cited.value) if cited and cited.field == TOP1 else None,
         where=cited.where if cited else None,
         line=cited.line if cited else None,
+        cost=[f"{cost.value} ({cost.where}, line {cost.line})" for cost in costs],
         note=recipe.note,
         released=recipe.fields_from(RELEASED),
         ours=recipe.fields_from(OURS),

@@ -14,9 +14,11 @@ from tyro.conf import Positional, UseCounterAction
 
 from alltokens.cli.device import own_device
 from alltokens.cli.flags import parse
+from alltokens.data.order import Share
 from alltokens.data.samples import AugmentedBy
-from alltokens.errors import require
+from alltokens.errors import UserError, require
 from alltokens.plain import to_plain
+from alltokens.processes import is_first_process
 from alltokens.progress import progress
 from alltokens.recipes.memory import memory_of
 from alltokens.recipes.names import RECIPES, find_recipe
@@ -25,6 +27,7 @@ from alltokens.train.config import TrainConfig
 from alltokens.train.machine import Boards, Machine
 from alltokens.train.optimizer import peak_learning_rate
 from alltokens.train.run_folder import read_config
+from alltokens.train.schedule import learning_rate
 from alltokens.train.stopping import Stopped
 from alltokens.train.trainer import classes_of, train
 
@@ -36,7 +39,8 @@ GIBIBYTE = 2**30
 class Recipe:
     """Train a model, or go on with a run that was interrupted: the same command does both.
 
-    'alltokens train RECIPE --help' lists every field that can be changed. Under torchrun the processes share the work.
+    'alltokens train RECIPE --help' lists every field that can be changed. Under torchrun the processes share the work:
+    torchrun --nproc-per-node 8 -m alltokens train RECIPE ...
     """
 
     recipe: Positional[str]
@@ -48,7 +52,7 @@ class Flags:
     """Every field of the recipe, and what has no part in the result."""
 
     config: Annotated[TrainConfig, tyro.conf.arg(name="")]
-    run: Path | None = None
+    folder: Path | None = None
     """The run's folder; None is runs/RECIPE."""
     workers: int = min(16, os.cpu_count() or 1)
     """Processes that decode, and augment where the device does not."""
@@ -93,7 +97,9 @@ def run(arguments: list[str]) -> None:
     default = read_config(Path(name)) if name.endswith((".yaml", ".yml")) else find_recipe(name).config
     flags = parse(Flags, arguments[1:], f"{PROGRAM} {name}", default=Flags(default))
     if flags.dry_run:
-        print(summary(flags.config))
+        said = summary(flags)
+        if is_first_process():
+            print(said)
         return
     data = flags.config.data
     require(data.root != NOT_GIVEN, "there is nothing to train on; give --data.root FOLDER")
@@ -106,15 +112,15 @@ def run(arguments: list[str]) -> None:
         f"'{name}' begins with trained weights; give --initial FILE, such as {first_weights(name)}",
     )
     config = replace(flags.config, model=replace(flags.config.model, classes=len(classes_of(flags.config))))
-    folder = flags.run or default_folder(name)
+    folder = flags.folder or default_folder(name if name in RECIPES else Path(name).stem)
     train_or_stop(config, folder, flags.machine())
-    print(f"run folder {folder}: report.html, metrics.jsonl, best/model.safetensors")
+    if is_first_process():
+        print(f"run folder {folder}: report.html, metrics.jsonl, best/model.safetensors")
 
 
 def train_or_stop(config: TrainConfig, folder: Path, machine: Machine, work: str = "training") -> None:
     """Train with progress; a run that is told to stop saves, says so and ends the process."""
-    is_quiet = os.environ.get("RANK", "0") != "0"
-    with ended_when_stopped(), progress(work, "images", quiet=is_quiet) as report:
+    with ended_when_stopped(), progress(work, "images", quiet=not is_first_process()) as report:
         train(config, folder, machine, report)
 
 
@@ -124,7 +130,8 @@ def ended_when_stopped() -> Iterator[None]:
     try:
         yield
     except Stopped as stopped:
-        print(f"{stopped}; the same command goes on", file=sys.stderr)
+        if is_first_process():
+            print(f"{stopped}; the same command goes on", file=sys.stderr)
         sys.exit(stopped.status)
 
 
@@ -134,10 +141,13 @@ def first_weights(name: str) -> str:
     return f"runs/{start or 'RECIPE'}/best/model.safetensors"
 
 
-def summary(config: TrainConfig) -> str:
-    """The config as YAML, itself a recipe, with what follows from it in comments."""
-    processes = int(os.environ.get("WORLD_SIZE", "1"))
-    memory = memory_of(config, processes)
+def summary(flags: Flags) -> str:
+    """The config as YAML, itself a recipe, with what follows from it in comments; what training would refuse is too."""
+    config, processes = flags.config, int(os.environ.get("WORLD_SIZE", "1"))
+    Share(batch=config.batch // config.accumulate, processes=processes)
+    peak = peak_learning_rate(config.optimizer, config.batch)
+    learning_rate(config.schedule, peak, step=0, steps_per_epoch=1)
+    memory = memory_of(config, processes, shard=flags.shard, recompute=flags.recompute)
     parts = ("weights", "gradients", "optimizer", "average", "activations")
     amounts = ", ".join(f"{part} {getattr(memory, part) / GIBIBYTE:.2f}" for part in parts)
     images = config.batch // (processes * config.accumulate)
@@ -146,15 +156,19 @@ def summary(config: TrainConfig) -> str:
             yaml.safe_dump(to_plain(config), sort_keys=False, default_flow_style=None, width=120).rstrip(),
             f"# effective batch: {config.batch} images a step, {images} at a time in {processes} "
             f"{'process' if processes == 1 else 'processes'}",
-            f"# learning rate: {peak_learning_rate(config.optimizer, config.batch):g} at its highest",
+            f"# learning rate: {peak:g} at its highest",
             f"# memory of a process, about: {memory.total / GIBIBYTE:.1f} GiB ({amounts})",
-            "# activations by the rule that all the backward pass needs is kept, attention weights too",
+            "# activations by the rule that all the backward pass needs is kept, attention weights too"
+            + (", and within blocks that of one" if flags.recompute else ""),
         ]
     )
 
 
 def default_folder(name: str) -> Path:
     """`runs/lvvit_s_token_labels`."""
-    folder = Path("runs") / (name if name in RECIPES else Path(name).stem)
-    folder.parent.mkdir(exist_ok=True)
+    folder = Path("runs") / name
+    try:
+        folder.parent.mkdir(exist_ok=True)
+    except OSError as error:
+        raise UserError(f"cannot make the folder '{folder.parent}': {error.strerror}; give --folder") from error
     return folder

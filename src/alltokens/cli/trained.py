@@ -3,7 +3,7 @@
 import warnings
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 from alltokens.annotate.class_map import class_names
 from alltokens.augment.finish import FinishConfig
@@ -14,9 +14,11 @@ from alltokens.evaluate.inference import Trained, resized
 from alltokens.export.scores import record
 from alltokens.models.factory import TIMM, open_model
 from alltokens.models.timm_model import TimmClassifier
-from alltokens.models.weights import Model
+from alltokens.models.usage import Channels, Interpolation, Usage
+from alltokens.models.weights import Model, read_weights
 from alltokens.models.zoo import MODELS
-from alltokens.train.run_folder import CLASSES, CONFIG, Which, read_classes, read_config, weights_of_run
+from alltokens.train.run_folder import CLASSES, CONFIG, Which, weights_of_run
+from alltokens.train.usage import usage_of_run
 
 
 def open_trained(
@@ -31,15 +33,18 @@ def open_trained(
     else:
         require(which is None, f"--which chooses from a run, and '{source}' is a weight file; got --which {which}")
     model = open_file(path, name)
-    if run is None:
-        classes, (evaluation, finish) = class_names(model.config.classes), published_way(model, source, name, crop)
-    else:
-        config = read_config(run / CONFIG)
-        classes, evaluation, finish = read_classes(run / CLASSES), config.evaluation, config.objective.finish
+    usage = read_weights(path).usage if run is None else usage_of_run(run)
+    if usage is None:
+        usage = published_usage(model, name or model_name(source, is_known=False), crop)
     if size is not None:
         model = resized(model, size)
-    evaluation = replace(evaluation, crop=evaluation.crop if crop is None else crop)
-    return Trained(source, model.float().eval(), classes, evaluation, finish)
+    return Trained(
+        source,
+        model.float().eval(),
+        usage.classes,
+        EvaluationConfig(crop=usage.crop if crop is None else crop, interpolation=usage.interpolation),
+        FinishConfig(mean=usage.mean, std=usage.std, erase=0.0),
+    )
 
 
 def find_run(path: Path) -> Path | None:
@@ -65,19 +70,19 @@ def open_file(path: Path, name: str | None) -> Model:
     return model
 
 
-def published_way(
-    model: Model, source: str, name: str | None, crop: float | None
-) -> tuple[EvaluationConfig, FinishConfig]:
+def published_usage(model: Model, name: str, crop: float | None) -> Usage:
     """How the model's publisher prepares images; where the crop is not known, ours is taken, with a warning."""
-    known = name or model_name(source, is_known=False)
     try:
-        about = record(model, known, crop)
+        about = record(model, name, crop)
     except UserError:
         crop = EvaluationConfig.crop
-        sentence = f"the crop ratio of '{known}' is not known, as its config is no published one: {crop} is taken"
+        sentence = f"the crop ratio of '{name}' is not known, as its config is no published one: {crop} is taken"
         warnings.warn(sentence, stacklevel=2)
-        about = record(model, known, crop)
-    mean, std = cast(Any, about.mean), cast(Any, about.standard_deviation)
-    interpolation = cast(Any, about.interpolation)
-    evaluation = EvaluationConfig(crop=about.crop_ratio, interpolation=interpolation)
-    return evaluation, FinishConfig(mean=mean, std=std, erase=0.0)
+        about = record(model, name, crop)
+    return Usage(
+        mean=cast(Channels, about.mean),
+        std=cast(Channels, about.standard_deviation),
+        crop=about.crop_ratio,
+        interpolation=cast(Interpolation, about.interpolation),
+        classes=class_names(model.config.classes),
+    )

@@ -19,6 +19,7 @@ from alltokens.files import write_atomically
 from alltokens.models.config import ViTConfig
 from alltokens.models.fold import fold
 from alltokens.models.loading import names_of
+from alltokens.models.usage import Usage
 from alltokens.models.vit import VisionTransformer
 from alltokens.models.weights import Model
 from alltokens.models.zoo import INTERPOLATION, MEAN, MODELS, STANDARD_DEVIATION, crop_ratio
@@ -77,8 +78,17 @@ class Written:
     """How to load it, and what was left out of it."""
 
 
-def record(model: Model, name: str, ratio: float | None) -> Record:
-    """What goes with the model; `ratio` replaces the crop ratio of its name or architecture."""
+def record(model: Model, name: str, ratio: float | None, usage: Usage | None = None) -> Record:
+    """What goes with the model: its usage, or what is published; `ratio` replaces the crop ratio of either."""
+    if usage is not None:
+        return Record(
+            model=name,
+            image_size=model.config.image_size,
+            crop_ratio=ratio if ratio is not None else usage.crop,
+            interpolation=usage.interpolation,
+            mean=usage.mean,
+            standard_deviation=usage.std,
+        )
     if isinstance(model, VisionTransformer):
         return Record(
             model=name,

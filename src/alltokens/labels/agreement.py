@@ -1,4 +1,4 @@
-"""How well a store's labels agree with the classes of the data set itself."""
+"""How well a store's labels agree with the classes of the data set itself, and with what targets are made by."""
 
 import torch
 
@@ -8,11 +8,11 @@ from alltokens.labels.store import LabelStore
 from alltokens.sources.source import Source
 
 TOGETHER = 256
-"""Maps averaged at once."""
+"""Maps averaged at once, and most that are looked at for a warning."""
 
 
 def named_right(store: LabelStore, source: Source) -> float:
-    """Share of the labelled images whose map, averaged over the whole image, puts their own class first.
+    """Share of the labelled images whose map, averaged over the whole image, puts their own class before all others.
 
     The data set's classes are among the store's.
     """
@@ -23,8 +23,32 @@ def named_right(store: LabelStore, source: Source) -> float:
         maps = store.read(source.keys[start : start + TOGETHER])
         whole = whole_image().repeat(len(maps.logits), 1, 1)
         named = view_targets(maps, whole, len(store.classes))
-        first = named.ids[:, 0].gather(1, named.values[:, 0].argmax(1, keepdim=True))[:, 0]
         wanted = own[start : start + TOGETHER]
         known = named.labelled[:, 0] & (wanted >= 0)
-        right, counted = right + int((first == wanted)[known].sum()), counted + int(known.sum())
+        # Of all classes: those that no cell names may well be more likely than those that some do.
+        each, at = named.dense()[:, 0], wanted.clamp(min=0)[:, None]
+        first = each.gather(1, at)[:, 0] > each.scatter(1, at, -1).amax(1)
+        right, counted = right + int(first[known].sum()), counted + int(known.sum())
     return right / max(counted, 1)
+
+
+def below_zero(store: LabelStore) -> str | None:
+    """A warning where most cells of a store, by some of its maps, would get targets that are turned upside down.
+
+    The softmax that an annotator is trained with ignores a common shift of its logits; a sigmoid drives them below
+    zero, which is what `zero_fill` takes unnamed classes for.
+    """
+    if store.plan.top_k == len(store.classes):
+        return None  # no class is left to be filled in
+    keys = store.keys()
+    maps = store.read(keys[:: -(-len(keys) // TOGETHER)])
+    height, width = maps.normalizer.shape[1:]
+    rows, columns = maps.grids[:, 0, None, None], maps.grids[:, 1, None, None]
+    own = (torch.arange(height)[:, None] < rows) & (torch.arange(width) < columns)
+    highest = maps.logits.amax(1)[own]
+    if not len(highest) or float((highest > 0).float().mean()) >= 0.5:
+        return None
+    return (
+        f"the logits of annotator '{store.plan.annotator}' lie below zero, where zero_fill takes named classes for "
+        "less likely than all others; train with --objective.rule probabilities"
+    )

@@ -63,6 +63,10 @@ class Plan:
     """Images of the data set, readable or not."""
     keys_sha256: str
     """Of their keys."""
+    split: str = ""
+    """Which split they are, where their keys are row numbers; empty where it is not known."""
+    labels_sha256: str = ""
+    """Of the classes of all rows of that split; empty where they are not known."""
     records_per_shard: int
     """Images of a shard; the last one may have fewer."""
 

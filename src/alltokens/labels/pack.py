@@ -16,7 +16,7 @@ from typing import Any, BinaryIO, TypeVar
 import numpy as np
 
 from alltokens.errors import UserError
-from alltokens.files import checksum_path, sync_folder, write_atomically
+from alltokens.files import checksum_path, require_name, sync_folder, write_atomically
 from alltokens.labels.keys import build_index, unpack_keys
 from alltokens.labels.meta import (
     INDEX,
@@ -72,6 +72,7 @@ def unpack(file: str | Path, store: str | Path, progress: Progress = silent) -> 
         raise UserError(f"there is no packed label store '{file}'")
     if store.exists() and (not store.is_dir() or any(store.iterdir())):
         raise UserError(f"'{store}' exists already; give a new or empty folder to unpack '{file}' into")
+    require_name(store)
     zstd = load_zstd()
     temporary = store.with_name(f".{store.name}.part")
     shutil.rmtree(temporary, ignore_errors=True)

@@ -1,6 +1,7 @@
 """Labels as LV-ViT's were released, a .pt file an image, to a label store and back."""
 
 import math
+import os
 import warnings
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -20,7 +21,7 @@ from alltokens.labels.score_map import ScoreMap, ScoreMaps
 from alltokens.labels.shards import begin, finish, finished_shards, make_folder, write_shard
 from alltokens.labels.store import LabelStore
 from alltokens.sources.decode import ENDINGS
-from alltokens.sources.source import Source
+from alltokens.sources.source import Source, text
 
 ANNOTATOR = "released files"
 RECORDS_PER_SHARD = 1024
@@ -62,6 +63,8 @@ def from_released(
         exif="",
         images=len(keys),
         keys_sha256=keys_sha256(keys),
+        split="" if source is None else source.split,
+        labels_sha256="" if source is None else source.labels_sha256,
         records_per_shard=RECORDS_PER_SHARD,
     )
     begin(store, plan)
@@ -102,7 +105,7 @@ def released_files(labels: Path, source: Source | None) -> dict[str, Path]:
         stems = stems_of(source.keys)
         return {key: labels / f"{stem}.pt" for key, stem in zip(source.keys, stems, strict=True)}
     found = sorted(path.relative_to(labels).as_posix() for path in labels.rglob("*.pt"))
-    return {name.removesuffix(".pt"): labels / name for name in found}
+    return {text(os.fsencode(name)).removesuffix(".pt"): labels / name for name in found}
 
 
 def stems_of(keys: Sequence[str]) -> list[str]:

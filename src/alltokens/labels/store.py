@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from alltokens.errors import UserError
+from alltokens.errors import UserError, require
 from alltokens.files import checksum_path, sha256
 from alltokens.labels.keys import INDEX_DTYPE, Lookup, unpack_keys
 from alltokens.labels.meta import (
@@ -179,6 +179,7 @@ def verify(folder: str | Path, progress: Progress = silent) -> list[str]:
 
 def require_match(store: LabelStore, source: Source) -> None:
     """The store has labels for each image of the data set, which is decoded as it was when they were made."""
+    require_same_rows(store, source)
     missing = [source.keys[place] for place in np.flatnonzero(store.lookup(source.keys) < 0).tolist()]
     if missing:
         raise UserError(
@@ -198,6 +199,21 @@ def require_match(store: LabelStore, source: Source) -> None:
             raise UserError(
                 f"label store '{store.path}' was made with {name} '{there}', and this is '{now}'; annotate again"
             )
+
+
+def require_same_rows(store: LabelStore, source: Source) -> None:
+    """Row number 7 is the same image in both, as far as that is known."""
+    there = store.plan
+    require(
+        "" in (there.split, source.split) or there.split == source.split,
+        f"label store '{store.path}' was made of split '{there.split}', and this is split '{source.split}' of "
+        f"'{source.name}'; annotate this one",
+    )
+    require(
+        "" in (there.labels_sha256, source.labels_sha256) or there.labels_sha256 == source.labels_sha256,
+        f"label store '{store.path}' was made of rows with other classes, or in another order, than those of "
+        f"'{source.name}', whose images are known by row number alone; annotate this data set",
+    )
 
 
 def the_first(words: Sequence[str]) -> str:

@@ -1,8 +1,8 @@
 """The architecture of a vision transformer as one checked value: every axis of the papers is a field."""
 
-from dataclasses import dataclass, field
-from math import prod
-from typing import Literal
+from dataclasses import dataclass, field, fields, is_dataclass
+from math import isfinite, prod
+from typing import Any, Literal
 
 from alltokens.errors import require
 
@@ -16,6 +16,16 @@ def require_positive(config: object, *names: str, of: str = "") -> None:
         value = getattr(config, name)
         numbers = value if isinstance(value, tuple) else (value,)
         require(all(number > 0 for number in numbers), f"{of}{name} must be above 0; got {of}{name}={value}")
+
+
+def require_finite(config: Any, of: str = "") -> None:
+    """Raise unless every number of a config and of its parts is finite, as YAML and flags take inf and nan too."""
+    for name in (entry.name for entry in fields(config)):
+        value = getattr(config, name)
+        if is_dataclass(value):
+            require_finite(value, f"{of}{name}.")
+        elif isinstance(value, float):
+            require(isfinite(value), f"{of}{name} must be a finite number; got {of}{name}={value}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -309,6 +319,7 @@ class ViTConfig:
     """Classes of every head."""
 
     def __post_init__(self) -> None:
+        require_finite(self)
         check_sizes(self)
         check_class_token(self)
         check_combinations(self)

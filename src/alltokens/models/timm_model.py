@@ -10,7 +10,7 @@ from timm.models import PretrainedCfg, get_pretrained_cfg
 from torch import Tensor, nn
 
 from alltokens.errors import UserError, by, did_you_mean, require
-from alltokens.models.config import require_positive
+from alltokens.models.config import require_finite, require_positive
 from alltokens.models.initialize import initialize_own
 from alltokens.models.prediction import Prediction
 from alltokens.shapes import Float
@@ -41,6 +41,7 @@ class TimmConfig:
         drop_path, token_weight = self.drop_path, self.token_weight
         published(self.name)
         require_positive(self, "classes", "image_size", "channels")
+        require_finite(self)
         require(0.0 <= drop_path < 1.0, f"drop_path must be at least 0 and below 1; got drop_path={drop_path}")
         require(token_weight >= 0, f"token_weight must be at least 0; got token_weight={token_weight}")
         require(

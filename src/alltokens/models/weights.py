@@ -14,10 +14,11 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from alltokens.errors import UserError
+from alltokens.errors import UserError, require
 from alltokens.files import write_atomically
 from alltokens.models.config import ViTConfig
 from alltokens.models.timm_model import TimmClassifier, TimmConfig
+from alltokens.models.usage import Usage
 from alltokens.models.vit import VisionTransformer
 from alltokens.plain import from_plain, to_plain
 
@@ -35,21 +36,28 @@ class Inside:
     """What our files say of themselves, so that a config also says its kind."""
 
     model: ModelConfig
+    usage: Usage | None = None
+
+    def __post_init__(self) -> None:
+        if self.usage is not None:
+            count, named = self.model.classes, len(self.usage.classes)
+            require(named == count, f"usage.classes must name each of the model's {count} classes; got {named} names")
 
 
 @dataclass(frozen=True)
 class WeightFile:
-    """Tensors by name, and the config where the file is ours."""
+    """Tensors by name, the config where the file is ours, and how the model is used where it says that."""
 
     path: Path
     state: dict[str, Tensor]
     config: ModelConfig | None
+    usage: Usage | None = None
 
 
-def save_model(model: Model, path: str | Path) -> None:
-    """Write the model's weights and config as one file."""
+def save_model(model: Model, path: str | Path, usage: Usage | None = None) -> None:
+    """Write the model's weights and config, and how it is used where that is known, as one file."""
     state = {key: tensor.contiguous() for key, tensor in model.state_dict().items()}
-    metadata = {"format": "pt", CONFIG_KEY: json.dumps(to_plain(Inside(model.config)))}
+    metadata = {"format": "pt", CONFIG_KEY: json.dumps(to_plain(Inside(model.config, usage)))}
     write_atomically(path, lambda file: file.write(save(state, metadata)))
 
 
@@ -71,7 +79,7 @@ def read_weights(path: str | Path) -> WeightFile:
 
 
 def read_safetensors(path: Path) -> WeightFile:
-    """Tensors and, where the file is ours, the config."""
+    """Tensors and, where the file is ours, what it says of itself."""
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
@@ -81,14 +89,14 @@ def read_safetensors(path: Path) -> WeightFile:
     if CONFIG_KEY not in metadata:
         return WeightFile(path, state_dict_in(state, path), None)
     try:
-        inside = json.loads(metadata[CONFIG_KEY])
-    except ValueError as error:
+        content = json.loads(metadata[CONFIG_KEY])
+    except (ValueError, RecursionError) as error:
         raise UserError(f"'{path}' has an alltokens config that is not JSON; write or download it again") from error
     try:
-        config = from_plain(Inside, inside).model
-    except UserError as error:
+        inside = from_plain(Inside, content)
+    except (UserError, OverflowError) as error:  # JSON's integers may be too large for a field of numbers
         raise UserError(f"'{path}' has a config inside that is not one of ours: {error}") from error
-    return WeightFile(path, state, config)
+    return WeightFile(path, state, inside.model, inside.usage)
 
 
 def read_torch(path: Path) -> Any:

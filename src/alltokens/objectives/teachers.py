@@ -9,20 +9,23 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from alltokens.annotate.annotator import Annotator, Channels, open_annotator, timm_weights
+from alltokens.annotate.annotator import Annotator, normalization, open_annotator, timm_weights
 from alltokens.annotate.class_map import class_names
 from alltokens.annotate.pip_weights import PIP_MODELS, read_pip_weights
+from alltokens.annotate.presets import PRESETS
 from alltokens.augment.finish import FinishConfig
 from alltokens.errors import UserError, by, require
 from alltokens.labels.score_map import ScoreMaps
 from alltokens.labels.sparse_loss import wide
+from alltokens.labels.store import the_first
 from alltokens.models.config import ViTConfig
 from alltokens.models.convert import HEADS
 from alltokens.models.factory import TIMM
 from alltokens.models.loading import classifier_names, is_ours, load, stored_classes
-from alltokens.models.timm_model import TimmConfig, published, timm_config
+from alltokens.models.timm_model import timm_config
+from alltokens.models.usage import Channels
 from alltokens.models.weights import Model, ModelConfig, WeightFile, read_weights
-from alltokens.models.zoo import MEAN, MODELS, STANDARD_DEVIATION, find
+from alltokens.models.zoo import MODELS, find
 from alltokens.objectives.finishing import normalize
 from alltokens.shapes import Float, UInt8
 
@@ -53,17 +56,13 @@ def open_teacher(name: str, weights: str | None, image_size: tuple[int, int]) ->
         file, config = weights_of(name, weights)
     config = replace(config, classes=stored_classes(file, config), image_size=image_size)
     require_classifier(file, config)
-    mean, std = MEAN, STANDARD_DEVIATION
-    if isinstance(config, TimmConfig):
-        known = published(config.name)
-        mean, std = cast(Channels, known.mean), cast(Channels, known.std)
-    return Teacher(name, load(file, config, name).float().eval().requires_grad_(False), mean, std)
+    return Teacher(name, load(file, config, name).float().eval().requires_grad_(False), *normalization(file, config))
 
 
 def weights_of(name: str, weights: str | None) -> tuple[WeightFile, ModelConfig]:
     """What is loaded, and into what."""
-    if name.startswith(TIMM):
-        timm_name = name.removeprefix(TIMM)
+    if name.startswith(TIMM) or name in PRESETS:
+        timm_name = PRESETS[name].timm_name if name in PRESETS else name.removeprefix(TIMM)
         file, config = timm_weights(timm_name, None if weights is None else Path(weights)), timm_config(timm_name)
         return file, file.config or replace(config, token_head=False)
     if name in MODELS:
@@ -83,11 +82,28 @@ def weights_of(name: str, weights: str | None) -> tuple[WeightFile, ModelConfig]
 
 
 def classes_of_teacher(name: str, weights: str | None, data: Sequence[str]) -> tuple[str, ...]:
-    """Names of its classes: the data's where it has as many; ImageNet's for a thousand, whatever part the data has."""
+    """Names of its classes, which must have all of the data's, where its file says them.
+
+    Otherwise the data's where it has as many, and ImageNet's for a thousand, whatever part the data has.
+    """
     with sentences_of_teachers():
         file, config = weights_of(name, weights)
+    if file.usage is not None:
+        require_known(name, file.usage.classes, data)
+        return file.usage.classes
     count = stored_classes(file, config)
     return tuple(data) if count == len(data) else class_names(count)
+
+
+def require_known(name: str, known: Sequence[str], data: Sequence[str]) -> None:
+    """Raise where the data has a class that the teacher has none of that name for."""
+    names = set(known)
+    missing = next((label for label in data if label not in names), None)
+    require(
+        missing is None,
+        f"the teacher '{name}' does not know the data's class '{missing}' by its name; it has {len(known):,} classes, "
+        f"{the_first(known)}",
+    )
 
 
 @contextmanager

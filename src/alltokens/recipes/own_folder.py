@@ -30,8 +30,9 @@ from alltokens.sources.source import Source
 from alltokens.train.average import AverageConfig
 from alltokens.train.config import DataConfig, TrainConfig
 from alltokens.train.optimizer import OptimizerConfig
-from alltokens.train.run_folder import CLASSES, CONFIG, read_classes, read_config, weights_of_run
+from alltokens.train.run_folder import weights_of_run
 from alltokens.train.schedule import ScheduleConfig
+from alltokens.train.usage import usage_of_run
 
 LOOKED_AT = 32
 """Images whose sizes are looked at."""
@@ -102,16 +103,15 @@ def annotator_config(
 
 def annotator_of_run(run: Path, size: int | None = None) -> Annotator:
     """A run's best model, with the names of its classes, and with images prepared as in its training."""
-    config = read_config(run / CONFIG)
+    usage = usage_of_run(run)
     annotator = open_annotator(str(weights_of_run(run, "best")), size=size)
-    finish = config.objective.finish
     return replace(
         annotator,
         name=str(run),
-        classes=read_classes(run / CLASSES),
-        mean=finish.mean,
-        std=finish.std,
-        interpolation=config.evaluation.interpolation,
+        classes=usage.classes,
+        mean=usage.mean,
+        std=usage.std,
+        interpolation=usage.interpolation,
     )
 
 

@@ -239,7 +239,7 @@ def commands(run: Run) -> list[tuple[str, str]]:
     """How the run was begun, and how to do the same again from its config."""
     told = run.environment.get("command")
     program, *arguments = [str(word) for word in told] if isinstance(told, list) and told else ["alltokens"]
-    again = ["alltokens", "train", str(run.folder / "config.yaml"), "--run", f"{run.folder}-again"]
+    again = ["alltokens", "train", str(run.folder / "config.yaml"), "--folder", f"{run.folder}-again"]
     return [
         ("The run was begun with", shlex.join([Path(program).name, *arguments])),
         ("The same again, from its config", shlex.join(again)),

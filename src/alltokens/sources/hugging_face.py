@@ -9,9 +9,9 @@ from glob import escape, glob
 from pathlib import Path, PurePath
 from typing import Any
 
-from alltokens.errors import UserError
+from alltokens.errors import UserError, require
 from alltokens.sources.decode import said_by
-from alltokens.sources.source import Computed, Source
+from alltokens.sources.source import Computed, Source, sha256_of
 
 SAVED = (("dataset_dict.json",), ("dataset_info.json", "state.json"))
 """Files that `save_to_disk` leaves for several splits, and for one data set."""
@@ -61,7 +61,7 @@ def open_hugging_face(data: str, split: str | None) -> Source:
             f"'{data}' needs the package datasets; install it with: pip install 'alltokens[datasets]'"
         ) from error
     try:
-        rows = read_parquet(data, split) if parquet_files(data) else read_saved(data, split)
+        rows, name = read_parquet(data, split) if parquet_files(data) else read_saved(data, split)
     except UserError:
         raise
     except Exception as error:  # damaged files make pyarrow and datasets raise anything
@@ -79,32 +79,34 @@ def open_hugging_face(data: str, split: str | None) -> Source:
         classes = tuple(rows.features[label].names)
         stated = rows.select_columns([label])[:][label]
         labels = array("i", [-1 if value is None else value for value in stated])
-    return Source(data, Computed(len(rows), str), labels, classes, ReadRow(images, image, Path(data)))
+    read = ReadRow(images, image, Path(data))
+    return Source(data, Computed(len(rows), str), labels, classes, read, name, sha256_of(labels))
 
 
-def read_saved(data: str, split: str | None) -> Any:
-    """What `save_to_disk` wrote."""
+def read_saved(data: str, split: str | None) -> tuple[Any, str]:
+    """What `save_to_disk` wrote, and the name of its split, empty where it has none."""
     from datasets import DatasetDict, load_from_disk
 
     saved = load_from_disk(data)
     if isinstance(saved, DatasetDict):
-        return saved[chosen(data, saved, split)]
-    if saved.split is None and split is not None:
-        raise UserError(f"'{data}' has no splits; it was saved as one data set, so leave out '{split}'")
-    chosen(data, [str(saved.split)], split)
-    return saved
+        name = chosen(data, saved, split)
+        return saved[name], name
+    if saved.split is None:
+        require(split is None, f"'{data}' has no splits; it was saved as one data set, so leave out '{split}'")
+        return saved, ""
+    return saved, chosen(data, [str(saved.split)], split)
 
 
-def read_parquet(data: str, split: str | None) -> Any:
-    """Parquet files, converted once into a cache of `datasets`, which reads single rows fast."""
+def read_parquet(data: str, split: str | None) -> tuple[Any, str]:
+    """Parquet files, converted once into a cache of `datasets`, which reads single rows fast, and their split."""
     from datasets import Dataset, NamedSplit
 
     splits: dict[str, list[str]] = {}
     for path in parquet_files(data):
         splits.setdefault(split_of(path), []).append(path)
-    split = chosen(data, splits, split)
+    name = chosen(data, splits, split)
     # The builder behind it takes local files alone, so nothing is asked of the Hub; it takes paths for patterns.
-    return Dataset.from_parquet(list(map(escape, splits[split])), split=NamedSplit(split))
+    return Dataset.from_parquet(list(map(escape, splits[name])), split=NamedSplit(name)), name
 
 
 def split_of(path: str) -> str:

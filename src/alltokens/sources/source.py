@@ -5,9 +5,11 @@ from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from itertools import accumulate
 from typing import TypeVar, overload
 
+import numpy as np
 from PIL import Image
 
 from alltokens.errors import UserError
@@ -76,6 +78,11 @@ class Source:
     """Names of the classes, () where there are none."""
     load: Callable[[int], bytes | Image.Image]
     """What is stored for an image, not yet decoded."""
+    split: str = ""
+    """The split, where keys are row numbers, which are the same in each of them; empty where it is not known."""
+    labels_sha256: str = ""
+    """Of the classes of all rows that are numbered, for a part of them too; empty where keys are paths, and where the
+    classes are not known before each image is read."""
 
     def __post_init__(self) -> None:
         assert len(self.keys) == len(self.labels)
@@ -104,6 +111,11 @@ class Source:
         except OSError as error:
             raise Unreadable(f"the image cannot be read ({error.strerror or error})") from error
         return open_upright(data)
+
+
+def sha256_of(labels: Sequence[int]) -> str:
+    """Tells one sequence of rows from another by their classes: all that is known of rows without reading images."""
+    return sha256(np.asarray(labels, "<i4").tobytes()).hexdigest()
 
 
 def open_source(data: str, split: str | None = None) -> Source:

@@ -13,7 +13,7 @@ from PIL import Image
 
 from alltokens.errors import UserError, did_you_mean
 from alltokens.sources.decode import reading, said_by
-from alltokens.sources.source import Computed, Source
+from alltokens.sources.source import Computed, Source, sha256_of
 
 PREFIX = "torchvision/"
 LABEL_LISTS = ("targets", "labels", "_labels", "y")
@@ -66,7 +66,9 @@ def open_torchvision(data: str, split: str | None) -> Source:
         kinds = ", ".join(type(part).__name__ for part in sample)
         raise UserError(f"torchvision's {name} is no data set of images and classes: it gives {kinds}")
     labels = labels_of(rows, unlabeled=sample[1] is None)
-    return Source(data, Computed(len(rows), str), labels, class_names(rows, labels), ReadImage(rows))
+    digest = sha256_of(labels) if isinstance(labels, array) else ""
+    keys, names = Computed(len(rows), str), class_names(rows, labels)
+    return Source(data, keys, labels, names, ReadImage(rows), split_opened(build, arguments), digest)
 
 
 def data_set_class(name: str) -> Callable[..., Any]:
@@ -110,6 +112,19 @@ def split_argument(parameters: Any, name: str, split: str) -> dict[str, Any]:
     if split not in ("train", "test"):
         raise UserError(f"torchvision's {name} has no split '{split}'; it has train, test")
     return {"train": split == "train"}
+
+
+def split_opened(build: Callable[..., Any], arguments: dict[str, Any]) -> str:
+    """The split that these arguments open, which may be the data set's usual one; empty where it has none."""
+    bound = inspect.signature(build).bind(**arguments)
+    bound.apply_defaults()
+    match bound.arguments:
+        case {"split": split}:
+            return str(split)
+        case {"train": bool() as train}:
+            return "train" if train else "test"
+        case _:
+            return ""
 
 
 def labels_of(rows: Any, unlabeled: bool) -> Sequence[int]:

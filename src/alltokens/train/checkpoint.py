@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from alltokens.errors import UserError
 from alltokens.files import tidy_folder, verify, whole_folder, write_atomically, write_checksum, write_folder
 from alltokens.models.factory import open_model
+from alltokens.models.usage import Usage
 from alltokens.models.weights import Model, save_model
 from alltokens.train.sharding import Tensors, sharded_like
 
@@ -35,7 +36,7 @@ class Checkpoint:
     """Steps, epochs, the journal's size and the like."""
 
 
-def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
+def save_checkpoint(folder: Path, checkpoint: Checkpoint, usage: Usage | None = None) -> None:
     """Write the folder; whatever interrupts that, the earlier one or this one is there afterwards, whole.
 
     Renaming over a folder that is not empty takes two steps on every file system, where exchanging two folders in one
@@ -45,7 +46,7 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
     tidy_folder(folder)
 
     def fill(temporary: Path) -> None:
-        save_model(checkpoint.model, temporary / MODEL)
+        save_model(checkpoint.model, temporary / MODEL, usage)
         write_checksum(temporary / MODEL)
         write_atomically(temporary / TENSORS, lambda file: file.write(save(flat(checkpoint))), checksum=True)
         text = json.dumps(checkpoint.counters, indent=2, allow_nan=False) + "\n"

@@ -79,6 +79,7 @@ class TrainConfig:
     """What the model computes in; bf16 and fp16 by autocast, its weights stay float32."""
 
     def __post_init__(self) -> None:
+        require(0 <= self.seed < 2**63, f"seed must be at least 0 and below 2^63; got seed={self.seed}")
         require(self.batch >= 1, f"batch must be at least 1; got batch={self.batch}")
         require(self.repeats >= 1, f"repeats must be at least 1; got repeats={self.repeats}")
         require(self.accumulate >= 1, f"accumulate must be at least 1; got accumulate={self.accumulate}")

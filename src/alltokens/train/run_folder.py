@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 from datetime import datetime
 from functools import partial
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
@@ -16,43 +17,66 @@ import yaml
 
 from alltokens import files
 from alltokens.errors import UserError, require
+from alltokens.labels.keys import keys_sha256
 from alltokens.plain import from_plain, to_plain
 from alltokens.train.checkpoint import MODEL
 from alltokens.train.config import TrainConfig
 
-CONFIG, ENVIRONMENT, CLASSES, METRICS = "config.yaml", "environment.json", "classes.json", "metrics.jsonl"
+CONFIG, ENVIRONMENT, CLASSES, IMAGES = "config.yaml", "environment.json", "classes.json", "images.json"
+METRICS = "metrics.jsonl"
 LAST, BEST = "last", "best"
 REPORT = "report.html"
+
+ABOUT = (ENVIRONMENT, CLASSES, IMAGES)
+"""What is written before the config."""
 
 Which = Literal["best", "last"]
 """Of a run's two models."""
 
 
-def open_run(folder: Path, config: TrainConfig, classes: Sequence[str]) -> None:
-    """Make the folder a run of this config, or go on with it; a run of another config is refused.
+def require_own_run(folder: Path, config: TrainConfig, classes: Sequence[str], keys: Sequence[str]) -> None:
+    """Refuse a folder that is a run of another config or other images, or is full of something else.
 
-    `classes` are the names of the model's classes, which its answers are given in.
+    `classes` are the names of the model's classes, which its answers are given in, and `keys` those of its images.
     """
-    if not folder.exists():
-        try:
-            folder.mkdir()
-        except OSError as error:
-            raise UserError(f"cannot make the run folder '{folder}': {error.strerror}") from error
-    if (folder / CONFIG).exists():
-        changes = differences(to_plain(read_config(folder / CONFIG)), to_plain(config))
-        if changes:
-            raise UserError(
-                f"'{folder}' is a run of another config: {', '.join(changes)}; keep to it or give another folder"
-            )
+    if not (folder / CONFIG).exists():
+        others = [path for path in folder.iterdir() if path.name not in ABOUT and path.suffix != ".part"]
+        require(not others, f"'{folder}' holds other files and no {CONFIG}; give a new or empty folder")
         return
-    if any(path.name not in (ENVIRONMENT, CLASSES) for path in folder.iterdir()):
-        raise UserError(f"'{folder}' holds other files and no {CONFIG}; give a new or empty folder")
-    for name, content in ((ENVIRONMENT, environment()), (CLASSES, list(classes))):
+    changes = differences(to_plain(read_config(folder / CONFIG)), to_plain(config))
+    require(
+        not changes,
+        f"'{folder}' is a run of another config: {', '.join(changes)}; keep to it or give another folder",
+    )
+    for there, now in zip_longest(read_classes(folder / CLASSES), classes):
+        require(
+            there == now,
+            f"'{folder}' is a run of other classes: '{there}' there is '{now}' now; name them as they were or give "
+            "another folder",
+        )
+    if (folder / IMAGES).exists():
+        changes = differences(read_json(folder / IMAGES, "it says which images the run is of"), about_images(keys))
+        require(
+            not changes,
+            f"'{folder}' is a run of other images: {', '.join(changes)}; put them back or give another folder",
+        )
+
+
+def begin_run(folder: Path, config: TrainConfig, classes: Sequence[str], keys: Sequence[str]) -> None:
+    """Make the folder a run, if it is none yet."""
+    if (folder / CONFIG).exists():
+        return
+    for name, content in ((ENVIRONMENT, environment()), (CLASSES, list(classes)), (IMAGES, about_images(keys))):
         written = json.dumps(content, indent=1) + "\n"
         files.write_atomically(folder / name, partial(write_text, written))
     # Last, because a folder with a config in it is a run.
     text = yaml.safe_dump(to_plain(config), sort_keys=False, default_flow_style=None, width=120)
     files.write_atomically(folder / CONFIG, partial(write_text, text))
+
+
+def about_images(keys: Sequence[str]) -> dict[str, Any]:
+    """By what the images of a run are known again."""
+    return {"images": len(keys), "keys_sha256": keys_sha256(keys)}
 
 
 def write_text(text: str, file: BinaryIO) -> None:
@@ -64,7 +88,7 @@ def read_config(path: Path) -> TrainConfig:
     """A config that was written as YAML, by hand or by a run."""
     try:
         content = yaml.safe_load(path.read_text())
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except (OSError, ValueError, yaml.YAMLError) as error:  # a ValueError: no UTF-8, or a date that is none
         reason = str(error).splitlines()[0]
         raise UserError(f"'{path}' cannot be read as YAML ({reason})") from error
     return from_plain(TrainConfig, content)
@@ -72,15 +96,21 @@ def read_config(path: Path) -> TrainConfig:
 
 def read_classes(path: Path) -> tuple[str, ...]:
     """The names that a run gives its model's classes."""
-    try:
-        names = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
-        raise UserError(f"'{path}' cannot be read as JSON ({error}); it names the classes of the run") from error
+    purpose = "it names the classes of the run"
+    names = read_json(path, purpose)
     require(
         isinstance(names, list) and all(isinstance(name, str) for name in names),
-        f"'{path}' holds no list of names; it names the classes of the run",
+        f"'{path}' holds no list of names; {purpose}",
     )
     return tuple(names)
+
+
+def read_json(path: Path, purpose: str) -> Any:
+    """What a run wrote of itself."""
+    try:
+        return json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise UserError(f"'{path}' cannot be read as JSON ({error}); {purpose}") from error
 
 
 def weights_of_run(run: Path, which: Which) -> Path:

@@ -20,13 +20,14 @@ from alltokens.data.split import hold_out
 from alltokens.errors import require
 from alltokens.evaluate.classification import Answers
 from alltokens.files import whole_folder
+from alltokens.labels.agreement import below_zero
 from alltokens.labels.store import LabelStore, the_first
 from alltokens.models.weights import Model, save_model
 from alltokens.objectives.distill import DistillConfig
 from alltokens.objectives.mixing import grid_of
 from alltokens.objectives.teachers import classes_of_teacher
 from alltokens.objectives.token_label import TokenLabelConfig
-from alltokens.processes import Processes
+from alltokens.processes import Processes, is_first_process
 from alltokens.progress import Report
 from alltokens.report.refresh import Refreshed
 from alltokens.report.run_page import Run, run_page
@@ -36,10 +37,20 @@ from alltokens.train.config import DataConfig, TrainConfig
 from alltokens.train.journal import Journal, open_boards, read_reports
 from alltokens.train.machine import Machine
 from alltokens.train.pace import Pace
-from alltokens.train.run_folder import BEST, CONFIG, ENVIRONMENT, LAST, METRICS, REPORT, open_run
+from alltokens.train.run_folder import (
+    BEST,
+    CONFIG,
+    ENVIRONMENT,
+    LAST,
+    METRICS,
+    REPORT,
+    begin_run,
+    require_own_run,
+)
 from alltokens.train.sharding import gathered_model
 from alltokens.train.stopping import Stopped, StopRequest, stop_request
 from alltokens.train.training import Training
+from alltokens.train.usage import usage_of
 
 
 @dataclass(frozen=True)
@@ -57,7 +68,7 @@ def classes_of(config: TrainConfig) -> tuple[str, ...]:
     data = config.data
     if data.labels is not None:
         return LabelStore(data.labels).classes
-    own = tuple(open_source(data.root, data.split).classes)
+    own = tuple(open_training_source(data).classes)
     match config.objective:
         case DistillConfig(teacher=str() as teacher, teacher_weights=weights):
             return classes_of_teacher(teacher, weights, own)
@@ -78,16 +89,30 @@ def open_data(config: TrainConfig) -> RunData:
         f"the model must have a class for each of the {len(classes)} of the "
         f"{'data' if store is None else 'labels'}; got model.classes={config.model.classes}",
     )
+    if store is not None and is_first_process() and getattr(config.objective, "rule", None) in (None, "zero_fill"):
+        tell_of_low_logits(store)
     size = config.model.image_size
     train = TrainSamples(source, store, classes, config.augment, size, config.seed, data.alignment)
     validation = None if held_out is None else EvaluationSamples(held_out, classes, config.evaluation, size)
     return RunData(train, validation, classes)
 
 
-def open_sets(data: DataConfig) -> tuple[Source, Source | None]:
-    """The images to train on and those to evaluate on, all of them with a class."""
+def tell_of_low_logits(store: LabelStore) -> None:
+    """Of which the usual rule makes little."""
+    if warning := below_zero(store):
+        warnings.warn(warning, stacklevel=2)
+
+
+def open_training_source(data: DataConfig) -> Source:
+    """The images to train on and, where some are held out, those as well."""
     source = open_source(data.root, data.split)
     require(len(source.classes) > 1, f"'{data.root}' has {len(source.classes)} classes; training needs two at least")
+    return source
+
+
+def open_sets(data: DataConfig) -> tuple[Source, Source | None]:
+    """The images to train on and those to evaluate on, all of them with a class."""
+    source = open_training_source(data)
     require_classes(source)
     if data.held_out is not None:
         return hold_out(source, data.held_out)
@@ -112,9 +137,10 @@ def train(config: TrainConfig, folder: Path, machine: Machine, report: Report) -
     """Train, or go on where the folder says; raises Stopped where a signal asked for it."""
     with Processes.of_torchrun() as processes, stop_request() as request, machine.at_work():
         data = open_data(config)
-        processes.agree(lambda: open_run(folder, config, data.classes))
-        with closing(Runner(config, folder, machine, processes, data)) as runner:
-            runner.run(request, report)
+        with processes.alone_in(folder):
+            processes.agree(lambda: require_own_run(folder, config, data.classes, data.train.source.keys))
+            with closing(Runner(config, folder, machine, processes, data)) as runner:
+                runner.run(request, report)
 
 
 class Runner:
@@ -133,6 +159,9 @@ class Runner:
         )
         steps = self.share.batches(len(data.train.source)) // config.accumulate
         self.training = Training(config, steps, machine, processes)
+        self.training.rate()  # raises where the schedule and the optimizer do not go together
+        # Only now, when no more of the config can be refused: the folder keeps to it from here on.
+        processes.agree(lambda: begin_run(folder, config, data.classes, data.train.source.keys))
         self.steps = config.schedule.total_epochs * steps
         """Of the whole run."""
         self.sums: dict[str, float] = {}
@@ -263,7 +292,7 @@ class Runner:
         """Before the checkpoint: a run that is killed between the two goes on from before both."""
         if self.processes.rank == 0:
             (self.folder / BEST).mkdir(exist_ok=True)
-            save_model(model, self.folder / BEST / "model.safetensors")
+            save_model(model, self.folder / BEST / "model.safetensors", usage_of(self.config, self.data.classes))
 
     def show(self, answers: Answers | None, at_once: bool) -> None:
         """Bring the report up to date, with the answers of the epoch that was just reported."""
@@ -321,7 +350,7 @@ class Runner:
                 self.keep_best(checkpoint.model)
             if self.journal is not None:
                 checkpoint.counters["metrics_bytes"] = self.journal.size()
-                save_checkpoint(self.folder / LAST, checkpoint)
+                save_checkpoint(self.folder / LAST, checkpoint, usage_of(self.config, self.data.classes))
             self.processes.wait()
 
 

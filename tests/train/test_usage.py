@@ -1,0 +1,94 @@
+"""A run's weight files say how its model is used, so that no command uses it otherwise."""
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from alltokens.annotate.annotator import open_annotator
+from alltokens.augment.finish import FinishConfig
+from alltokens.cli.trained import open_trained
+from alltokens.errors import UserError
+from alltokens.export.scores import record
+from alltokens.models.factory import open_model
+from alltokens.models.timm_model import TimmConfig
+from alltokens.models.usage import Usage
+from alltokens.models.weights import read_weights
+from alltokens.objectives.classify import ClassifyConfig
+from alltokens.objectives.distill import DistillConfig
+from alltokens.objectives.mixing import MixConfig
+from alltokens.objectives.teachers import open_teacher
+from alltokens.recipes.own_folder import annotator_of_run
+from alltokens.train.trainer import open_data, train
+
+from .toy_runs import MACHINE, SIZE, plain_labels, silent, toy_config, toy_data
+
+MEAN, STD = (0.4, 0.5, 0.6), (0.2, 0.3, 0.4)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Photos of two classes, and labels of three."""
+    return toy_data(tmp_path_factory.mktemp("data"))
+
+
+@pytest.fixture(scope="module", params=["ours", "timm"])
+def run(request: pytest.FixtureRequest, data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of one epoch, with a normalisation and an evaluation that nobody publishes of its model."""
+    config = toy_config(data)
+    if request.param == "timm":
+        network = TimmConfig(name="test_resnet", classes=2, image_size=SIZE, token_head=False)
+        config = replace(plain_labels(config), model=network, objective=ClassifyConfig(mix=MixConfig(kind="none")))
+    config = replace(
+        config,
+        objective=replace(config.objective, finish=FinishConfig(mean=MEAN, std=STD)),
+        evaluation=replace(config.evaluation, crop=0.75, interpolation="bilinear"),
+        schedule=replace(config.schedule, epochs=1),
+    )
+    folder = tmp_path_factory.mktemp("runs") / request.param
+    train(config, folder, MACHINE, silent)
+    return folder
+
+
+def classes_of(run: Path) -> tuple[str, ...]:
+    return ("cat", "dog", "other") if run.name == "ours" else ("cat", "dog")
+
+
+@pytest.mark.parametrize("which", ["best", "last"])
+def test_both_weight_files_of_a_run_say_how_their_model_is_used(run: Path, which: str) -> None:
+    usage = Usage(mean=MEAN, std=STD, crop=0.75, interpolation="bilinear", classes=classes_of(run))
+    assert read_weights(run / which / "model.safetensors").usage == usage
+
+
+def test_every_command_uses_a_runs_weight_file_as_the_run_does(run: Path, tmp_path: Path) -> None:
+    path = tmp_path / "moved.safetensors"
+    shutil.copy(run / "best" / "model.safetensors", path)
+    for source in (run, run / "best" / "model.safetensors", path):
+        trained = open_trained(str(source), None, None)
+        assert (trained.finish.mean, trained.finish.std, trained.classes) == (MEAN, STD, classes_of(run))
+        assert (trained.evaluation.crop, trained.evaluation.interpolation) == (0.75, "bilinear")
+    for annotator in (annotator_of_run(run), open_annotator(str(path))):
+        assert (annotator.mean, annotator.std, annotator.classes) == (MEAN, STD, classes_of(run))
+        assert annotator.interpolation == "bilinear"
+    teacher = open_teacher(str(path), None, SIZE)
+    assert (teacher.mean, teacher.std) == (MEAN, STD)
+    about = record(open_model(path), "mine", None, read_weights(path).usage)
+    assert (about.mean, about.standard_deviation, about.crop_ratio) == (MEAN, STD, 0.75)
+
+
+def test_a_run_whose_teacher_knows_as_many_other_classes_is_refused(run: Path, data: Path, tmp_path: Path) -> None:
+    photos, teacher = tmp_path / "photos", str(run / "best" / "model.safetensors")
+    shutil.copytree(data / "photos", photos)
+    (photos / "cat").rename(photos / "zebra")
+    config = plain_labels(toy_config(data))
+    config = replace(
+        config, data=replace(config.data, root=str(photos), validation=None), objective=DistillConfig(teacher=teacher)
+    )
+    with pytest.raises(UserError) as error:
+        open_data(config)
+    classes = ", ".join(map(repr, classes_of(run)))
+    assert str(error.value) == (
+        f"the teacher '{teacher}' does not know the data's class 'zebra' by its name; it has {len(classes_of(run))} "
+        f"classes, such as {classes}"
+    )
