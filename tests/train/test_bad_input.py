@@ -152,7 +152,14 @@ def test_a_run_goes_on_with_its_own_images_alone(tmp_path: Path, capsys):
     shutil.rmtree(data / "labels")
     toy_labels(data)
     assert train(config, tmp_path / "run") == 2
-    assert refused(capsys).startswith(f"'{tmp_path / 'run'}' is a run of other images: images is 24 there and 25 now, ")
+    others = f"'{tmp_path / 'run'}' is a run of other images"
+    assert refused(capsys) == f"{others}, 24 there and 25 now; put them back or give another folder"
+    more.rename(more.with_name("moved.png"))
+    (data / "photos" / "cat" / "000.png").unlink()
+    shutil.rmtree(data / "labels")
+    toy_labels(data)
+    assert train(config, tmp_path / "run") == 2
+    assert refused(capsys) == f"{others}, as many, but not the same; put them back or give another folder"
     assert files_of(tmp_path / "run") == before
 
 

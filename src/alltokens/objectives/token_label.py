@@ -30,7 +30,8 @@ class TokenLabelConfig:
     image_target: ImageTarget = "class_label"
     """What the image is compared with: its class label, its score map, or a blend."""
     rule: Rule = "zero_fill"
-    """How a score map becomes probabilities."""
+    """How a score map becomes probabilities: zero_fill is the published way, for annotators whose logits for what they
+    see are above zero, as those trained by softmax have them."""
     participation: float = 1.0
     """Share of an image's tokens, drawn anew each time, that are compared with their labels (TL, Figure 4)."""
     teacher: str | None = None

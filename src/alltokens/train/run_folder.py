@@ -55,11 +55,10 @@ def require_own_run(folder: Path, config: TrainConfig, classes: Sequence[str], k
             "another folder",
         )
     if (folder / IMAGES).exists():
-        changes = differences(read_json(folder / IMAGES, "it says which images the run is of"), about_images(keys))
-        require(
-            not changes,
-            f"'{folder}' is a run of other images: {', '.join(changes)}; put them back or give another folder",
-        )
+        begun, given = read_json(folder / IMAGES, "it says which images the run is of"), about_images(keys)
+        was, count = begun["images"], len(keys)
+        counts = "as many, but not the same" if was == count else f"{was:,} there and {count:,} now"
+        require(begun == given, f"'{folder}' is a run of other images, {counts}; put them back or give another folder")
 
 
 def begin_run(folder: Path, config: TrainConfig, classes: Sequence[str], keys: Sequence[str]) -> None:
