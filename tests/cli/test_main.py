@@ -78,3 +78,9 @@ def test_a_closed_pipe_is_no_error():
     finished = subprocess.run([*COMMAND, "--version"], stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
     os.close(writer)
     assert (finished.returncode, finished.stderr) == (0, "")
+
+
+def test_a_file_that_the_system_refuses_is_one_sentence(tmp_path, capsys):
+    name = "a" * 300 + ".pth"
+    assert main(["predict", name, str(tmp_path)]) == 2
+    assert capsys.readouterr().err == f"error: '{name}' cannot be used: File name too long\n"

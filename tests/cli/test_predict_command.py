@@ -13,7 +13,8 @@ from timm.data import create_transform, resolve_model_data_config
 
 from alltokens.annotate.class_map import class_names
 from alltokens.cli.main import main
-from alltokens.models.factory import open_model
+from alltokens.models.convert import to_published
+from alltokens.models.factory import create_model, open_model
 from alltokens.train.trainer import train
 
 from ..annotate.toys import photo, photo_folder
@@ -171,3 +172,16 @@ def test_a_run_without_a_model_yet_or_without_tokens_says_so(data: Path, tmp_pat
     assert sentence(capsys, plain, one) == (
         f"run '{plain}' has no best model yet; it has one when its first epoch is over"
     )
+
+
+@pytest.mark.filterwarnings("ignore:.* has no token_head")
+def test_a_token_head_that_the_file_lacks_has_no_say(tmp_path: Path, capsys):
+    torch.manual_seed(0)
+    model = create_model("lvvit_t")
+    released = to_published(model.config, model.state_dict())
+    path = tmp_path / "lvvit_t.pth"
+    torch.save({key: tensor for key, tensor in released.items() if not key.startswith("aux_head.")}, path)
+    photo(0, 40, 60).save(tmp_path / "x.png")
+    said = predict(capsys, path, tmp_path / "x.png", "--name", "lvvit_t")
+    assert said["rule"] == "image"
+    assert predict(capsys, path, tmp_path / "x.png", "--name", "lvvit_t") == said

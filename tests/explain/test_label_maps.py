@@ -1,6 +1,7 @@
 """Pictures of score maps over their images."""
 
 import numpy as np
+import pytest
 import torch
 from PIL import Image
 
@@ -54,6 +55,12 @@ def test_a_picture_has_the_image_the_map_and_a_legend():
     assert picture.width > 2 * PANEL
     assert picture.height > PANEL // 2
     assert len(described) == LEGEND_LINES
+
+
+@pytest.mark.parametrize("size", [(2000, 2), (1, 3000)])
+def test_a_thin_image_is_drawn_too(size: tuple[int, int]):
+    drawn = draw_score_map(Image.new("RGB", size), map_of([[0, 1]]), str)
+    assert drawn.height < 2000
 
 
 def test_pictures_of_any_height_go_on_one_sheet():

@@ -20,6 +20,7 @@ from alltokens.export.hub import TIMM_NAMES, timm_architecture, write_hub, write
 from alltokens.export.scores import Record, record
 from alltokens.models.config import LayerScale
 from alltokens.models.convert import from_published
+from alltokens.models.factory import open_model
 from alltokens.models.timm_model import TimmClassifier, TimmConfig
 from alltokens.models.vit import VisionTransformer
 from alltokens.models.zoo import find
@@ -289,3 +290,15 @@ def test_a_place_that_takes_no_folder_is_one_sentence(tmp_path):
     with pytest.raises(UserError) as error:
         write_hub(lively(TINY), ABOUT, path)
     assert str(error.value) == (f"cannot write '{path}': '{path.parent}' takes no folder (No such file or directory)")
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", ["cait_t9_heads_8", "tlv1_t5_divide_by_3"])
+@pytest.mark.filterwarnings("ignore:.* has no token_head")
+def test_what_was_exported_is_opened_as_the_model_that_it_is(tmp_path: Path, name: str) -> None:
+    """Though others have tensors of the same names and shapes."""
+    model = lively(find(name))
+    write_timm(model, record(model, name, None), tmp_path / "x.safetensors")
+    images = images_for(model.config)
+    opened = open_model(tmp_path / "x.safetensors").eval()
+    torch.testing.assert_close(opened(images).image_logits, model.eval()(images).image_logits)

@@ -108,6 +108,8 @@ def test_a_name_that_ends_in_an_image_size_has_it() -> None:
     [
         ("vit_b", 0.95),
         ("deit_b", 0.9),
+        ("deit_b_384", 1.0),
+        ("deit3_s_384", 1.0),
         ("lvvit_s_384", 0.9),
         ("lvvit_m", 1.0),
         ("cait_s36_384", 1.0),

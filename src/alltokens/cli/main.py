@@ -42,6 +42,11 @@ def main(arguments: list[str] | None = None) -> int:
     except BrokenPipeError:
         # Whoever read the output (`| head`) has had enough; Python would complain again when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        if error.filename is None:
+            raise
+        print(f"error: '{error.filename}' cannot be used: {error.strerror}", file=sys.stderr)
+        return USER_ERROR
     return 0
 
 

@@ -13,12 +13,14 @@ from alltokens.errors import UserError, require
 from alltokens.evaluate.inference import Trained, resized
 from alltokens.export.scores import record
 from alltokens.models.factory import TIMM, open_model
-from alltokens.models.timm_model import TimmClassifier
 from alltokens.models.usage import Channels, Interpolation, Usage
-from alltokens.models.weights import Model, read_weights
+from alltokens.models.weights import Model, WeightFile, read_weights
 from alltokens.models.zoo import MODELS
 from alltokens.train.run_folder import CLASSES, CONFIG, Which, weights_of_run
 from alltokens.train.usage import usage_of_run
+
+TOKEN_HEADS = {"token_head.weight", "aux_head.weight"}
+"""As our files and released ones call it."""
 
 
 def open_trained(
@@ -32,8 +34,9 @@ def open_trained(
         path = weights_of_run(path, which or "best")
     else:
         require(which is None, f"--which chooses from a run, and '{source}' is a weight file; got --which {which}")
-    model = open_file(path, name)
-    usage = read_weights(path).usage if run is None else usage_of_run(run)
+    file = read_weights(path)
+    model = open_file(file, name)
+    usage = file.usage if run is None else usage_of_run(run)
     if usage is None:
         usage = published_usage(model, name or model_name(source, is_known=False), crop)
     if size is not None:
@@ -61,12 +64,11 @@ def find_run(path: Path) -> Path | None:
     return above if (above / CONFIG).is_file() and (above / CLASSES).is_file() else None
 
 
-def open_file(path: Path, name: str | None) -> Model:
-    """The model in a weight file."""
-    model = open_model(path, name)
-    if isinstance(model, TimmClassifier) and name is not None:
-        # Weights that do not say what they are have timm's layout, and so no token head: this one is a fresh draw.
-        model.token_head, model.config = None, replace(model.config, token_head=False)
+def open_file(file: WeightFile, name: str | None) -> Model:
+    """The model in a weight file, without a token head that the file has no weights for: it would be a fresh draw."""
+    model = open_model(file.path, name)
+    if not TOKEN_HEADS & file.state.keys():
+        model.token_head, model.config = None, replace(model.config, token_head=False, token_weight=0.0)
     return model
 
 

@@ -14,6 +14,8 @@ STRONGEST = 0.75
 """How much of a cell's colour covers the image where the annotator is certain."""
 PANEL, MARGIN, LINE, TEXT = 320, 12, 20, 14
 """Width of a picture, space around it, height of a line of the legend and of its letters, in pixels."""
+TALLEST = 4 * PANEL
+"""A picture of an image that is narrower still is squeezed."""
 LEGEND_LINES = 4
 INK, PAPER = (30, 30, 30), (255, 255, 255)
 
@@ -22,7 +24,7 @@ Colour = tuple[int, int, int]
 
 def draw_score_map(image: Image.Image, score_map: ScoreMap, describe: Callable[[int], str]) -> Image.Image:
     """The image, the same under its map, and which colour is which class."""
-    height = round(PANEL * image.height / image.width)
+    height = min(TALLEST, max(1, round(PANEL * image.height / image.width)))
     small = image.convert("RGB").resize((PANEL, height), Image.Resampling.LANCZOS)
     colours = class_colours(score_map)
     sheet = Image.new("RGB", (2 * PANEL + MARGIN, height + MARGIN // 2 + LEGEND_LINES * LINE), PAPER)

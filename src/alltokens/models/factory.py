@@ -45,7 +45,9 @@ def open_model(source: str | Path, name: str | None = None) -> Model:
     fits = fitting(file)
     if not fits:
         raise UserError(f"'{source}' does not say which model it is, and fits none known by name; name the model")
-    return load(file, as_stored(file, find(fits[0])), fits[0])
+    # Names that differ in what no tensor shows, such as the number of heads, fit the same files.
+    taken = file.name if file.name in fits else fits[0]
+    return load(file, as_stored(file, find(taken)), taken)
 
 
 def find_config(name: str) -> ModelConfig:

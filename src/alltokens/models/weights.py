@@ -52,6 +52,8 @@ class WeightFile:
     state: dict[str, Tensor]
     config: ModelConfig | None
     usage: Usage | None = None
+    name: str | None = None
+    """The model that it was exported as, where it says so."""
 
 
 def save_model(model: Model, path: str | Path, usage: Usage | None = None) -> None:
@@ -87,7 +89,7 @@ def read_safetensors(path: Path) -> WeightFile:
     except (SafetensorError, OSError) as error:
         raise damaged(path, error) from error
     if CONFIG_KEY not in metadata:
-        return WeightFile(path, state_dict_in(state, path), None)
+        return WeightFile(path, state_dict_in(state, path), None, name=metadata.get("model"))
     try:
         content = json.loads(metadata[CONFIG_KEY])
     except (ValueError, RecursionError) as error:

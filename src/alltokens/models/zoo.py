@@ -149,6 +149,7 @@ CROP_RATIOS = {
     "cait_a_": 0.875,
     "cait_b_": 0.875,
     "t2t_vit": 0.9,
+    **{name: 1.0 for name in MODELS if name.startswith("deit") and name.endswith("_384")},
 }
 
 
