@@ -1,5 +1,9 @@
 """What long work says of itself."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 
 from alltokens.progress import duration, progress, sentence
@@ -61,3 +65,25 @@ def test_on_a_terminal_there_is_a_bar(capfd: pytest.CaptureFixture[str], monkeyp
         report(1, 2)
         report(2, 2, "loss 2.31")
     assert "2 of 2 images" in capfd.readouterr().err
+
+
+PROGRAM = """
+from alltokens.progress import progress
+with progress("work", "images") as report:
+    for _ in range(3):
+        report(2, 2)
+print("done")
+"""
+
+
+@pytest.mark.parametrize("target", ["a full disk", "a pipe that nobody reads"])
+def test_work_goes_on_where_nobody_can_be_told(target: str):
+    if target == "a full disk":
+        listener = os.open("/dev/full", os.O_WRONLY)
+    else:
+        reader, listener = os.pipe()
+        os.close(reader)
+    command = [sys.executable, "-c", PROGRAM]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=listener, text=True, check=False)
+    os.close(listener)
+    assert done.stdout == "done\n"

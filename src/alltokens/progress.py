@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from math import ceil
 from typing import Protocol, runtime_checkable
 
@@ -22,7 +22,7 @@ class Report(Protocol):
 @contextmanager
 def progress(work: str, unit: str, quiet: bool = False) -> Iterator[Report]:
     """Show what the report is told, as `work: 512 of 1,000 images, 203 images/s, 3 s left`; nothing where `quiet`."""
-    console = Console(stderr=True)
+    console = Listener(stderr=True)
     if quiet:
         yield lambda done, total, note="": None
     elif console.is_terminal:
@@ -35,6 +35,13 @@ def progress(work: str, unit: str, quiet: bool = False) -> Iterator[Report]:
             )
     else:
         yield Lines(work, unit, console).report
+
+
+class Listener(Console):
+    """Who may go away, as the other end of a pipe does: the work goes on, where rich would end the process."""
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
 
 
 class Pace:
@@ -65,7 +72,8 @@ class Lines:
         now = time.monotonic()
         if done and (done == total or now - self.printed >= SECONDS_BETWEEN_LINES):
             self.printed = now
-            self.console.print(f"{self.work}: {text}", highlight=False, soft_wrap=True)
+            with suppress(OSError):  # a full disk under a log ends no work
+                self.console.print(f"{self.work}: {text}", highlight=False, soft_wrap=True)
 
 
 def sentence(done: int, total: int, unit: str, seconds: float, earlier: int = 0) -> str:

@@ -488,3 +488,11 @@ def test_what_fills_the_canvas_is_the_mean_as_a_colour() -> None:
     assert AugmentConfig().fill == (124, 116, 104)
     assert AugmentConfig(mean=(0.0, 0.5, 1.0)).fill == (0, 128, 255)
     assert {draw.fill for draw in draws(AugmentConfig(mean=(0.5, 0.5, 0.5)), 3)} == {(128, 128, 128)}
+
+
+@pytest.mark.parametrize("size", [(1, 1), (1, 2), (3, 1)])
+def test_an_image_of_a_pixel_or_two_is_shown(size: tuple[int, int]) -> None:
+    augment, source = Augment(AugmentConfig(), (8, 8)), torch.Generator().manual_seed(0)
+    image = Image.new("RGB", size[::-1], (10, 200, 30))
+    for _ in range(50):
+        assert apply(augment.draw(*size, source), image).size == (8, 8)

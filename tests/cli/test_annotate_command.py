@@ -62,7 +62,10 @@ def test_one_command_annotates_a_folder(tmp_path: Path, data: Path, checkpoint: 
 def test_images_that_cannot_be_read_are_named(tmp_path: Path, data: Path, checkpoint: Path, capsys):
     (data / "cat" / "broken.jpg").write_bytes(b"\xff\xd8\xff")
     assert annotate(data, tmp_path / "store", checkpoint) == 0
-    assert "1 of them could not be read and have no labels, such as 'cat/broken.jpg: " in capsys.readouterr().out
+    assert (
+        "1 of them could not be read when it was made and have no labels, such as 'cat/broken.jpg: "
+        in capsys.readouterr().out
+    )
 
 
 def test_hard_names_and_folders_are_annotated(tmp_path: Path, checkpoint: Path):

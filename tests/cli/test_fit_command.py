@@ -155,7 +155,7 @@ def test_splits_of_different_classes_are_refused(tmp_path: Path, capsys):
         ([], "there is no image in '{data}'; files that end in "),
         (["cat/1.png", "cat/2.png"], "'{data}' has 1 classes; training needs two at least"),
         (["cat/1.png", "dog/1.png"], "no class of '{data}' has two images, so none can be held out; give validation"),
-        (["a/1.png", "b/1.png", "c.png"], "1 images of '{data}' lie in no class folder, such as 'c.png'; move them"),
+        (["a/1.png", "b/1.png", "c.png"], "1 images of '{data}' have no class, such as 'c.png'; give them one"),
     ],
 )
 def test_a_folder_that_cannot_be_trained_on_is_one_sentence_and_nothing_is_written(tmp_path, names, sentence, capsys):

@@ -84,3 +84,9 @@ def test_a_file_that_the_system_refuses_is_one_sentence(tmp_path, capsys):
     name = "a" * 300 + ".pth"
     assert main(["predict", name, str(tmp_path)]) == 2
     assert capsys.readouterr().err == f"error: '{name}' cannot be used: File name too long\n"
+
+
+def test_output_on_a_full_disk_is_one_sentence():
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([*COMMAND, "models"], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (2, "error: the output cannot be used: No space left on device\n")

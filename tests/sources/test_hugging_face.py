@@ -173,6 +173,17 @@ def test_without_a_class_column_there_are_no_classes(tmp_path):
     assert (list(source.labels), source.classes) == ([-1, -1], ())
 
 
+@pytest.mark.parametrize(
+    ("kind", "stated", "classes"), [("string", ["b", None, "a"], "ab"), ("int64", [7, -1, 3], "37")]
+)
+def test_names_or_numbers_in_a_column_called_label_are_classes(tmp_path, kind, stated, classes):
+    given = rows([1, 2, 3]).remove_columns("label")
+    given.add_column("label", stated, feature=datasets.Value(kind)).save_to_disk(tmp_path)
+    source = open_source(str(tmp_path))
+    assert source.classes == tuple(classes)
+    assert list(source.labels) == [1, -1, 0]
+
+
 def test_a_row_without_a_class_or_image_has_none(tmp_path):
     features = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=["cat"])})
     datasets.Dataset.from_dict({"image": [None], "label": [None]}, features=features).save_to_disk(tmp_path)

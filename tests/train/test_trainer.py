@@ -278,7 +278,7 @@ def test_images_without_a_class_and_a_single_class_are_refused(tmp_path: Path):
     with pytest.raises(UserError) as error:
         train(config, tmp_path / "run", MACHINE, silent)
     assert str(error.value) == (
-        f"1 images of '{folder / 'photos'}' lie in no class folder, such as 'loose.png'; move them into one"
+        f"1 images of '{folder / 'photos'}' have no class, such as 'loose.png'; give them one or remove them"
     )
     shutil.rmtree(folder / "photos" / "dog")
     with pytest.raises(UserError) as error:

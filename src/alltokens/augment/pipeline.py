@@ -101,6 +101,9 @@ class Augment:
         with timms_randomness(generator):
             canvas = torch.empty(1, height, width, device="meta")
             top, left, rows, columns = RandomResizedCropAndInterpolation.get_params(canvas, config.scale, config.ratio)
+            # Of an image of a pixel or two timm may take nothing.
+            rows, columns = max(1, rows), max(1, columns)
+            top, left = min(top, height - rows), min(left, width - columns)
             view = View.of(height, width).crop(top, left, rows, columns).resize(*self.size)
             crop = top / height, left / width, rows / height, columns / width
             interpolation: Any = config.interpolation

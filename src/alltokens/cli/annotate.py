@@ -205,6 +205,6 @@ def print_outcome(folder: Path) -> None:
     print(f"label store {folder}: {len(store):,} images, {size / 1e6:,.1f} MB")
     if store.unreadable:
         listed = the_first([f"{key}: {reason}" for key, reason in store.unreadable.items()])
-        print(f"{len(store.unreadable):,} of them could not be read and have no labels, {listed}")
+        print(f"{len(store.unreadable):,} of them could not be read when it was made and have no labels, {listed}")
     if warning := below_zero(store):
         warnings.warn(warning, stacklevel=1)

@@ -1,8 +1,10 @@
 """The `alltokens` command: finds the file of the command named, and turns a user's mistake into one sentence."""
 
+import errno
 import os
 import sys
 import warnings
+from contextlib import suppress
 from importlib import import_module
 from typing import Any, cast
 
@@ -40,19 +42,28 @@ def main(arguments: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        # Whoever read the output (`| head`) has had enough; Python would complain again when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # Whoever read the output (`| head`) has had enough.
+        say_no_more()
     except OSError as error:
-        if error.filename is None:
+        if error.filename is None and error.errno != errno.ENOSPC:
             raise
-        print(f"error: '{error.filename}' cannot be used: {error.strerror}", file=sys.stderr)
+        if error.filename is None:
+            say_no_more()
+        what = "the output" if error.filename is None else f"'{error.filename}'"
+        print(f"error: {what} cannot be used: {error.strerror}", file=sys.stderr)
         return USER_ERROR
     return 0
 
 
+def say_no_more() -> None:
+    """Python would complain again of what cannot be written, when it flushes at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def print_warning(message: Warning | str, *_where: object) -> None:
     """A warning as one line; where in the code it comes from helps nobody at a terminal."""
-    print(f"warning: {message}", file=sys.stderr)
+    with suppress(OSError):  # nobody may be listening
+        print(f"warning: {message}", file=sys.stderr)
 
 
 def run(arguments: list[str]) -> None:

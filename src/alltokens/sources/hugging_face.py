@@ -3,7 +3,7 @@
 import os
 import re
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from glob import escape, glob
 from pathlib import Path, PurePath
@@ -72,13 +72,7 @@ def open_hugging_face(data: str, split: str | None) -> Source:
     image = image_column(data, rows)
     # Our decoder is to see the bytes, as it does for every other source.
     images = rows.select_columns([image]).cast_column(image, datasets.Image(decode=False))
-    label = label_column(rows)
-    if label is None:
-        classes, labels = (), array("i", [-1]) * len(rows)
-    else:
-        classes = tuple(rows.features[label].names)
-        stated = rows.select_columns([label])[:][label]
-        labels = array("i", [-1 if value is None else value for value in stated])
+    classes, labels = classes_of(rows)
     read = ReadRow(images, image, Path(data))
     return Source(data, Computed(len(rows), str), labels, classes, read, name, sha256_of(labels))
 
@@ -142,10 +136,29 @@ def image_column(data: str, rows: Any) -> str:
     raise UserError(f"'{data}' has no image column; its columns are {', '.join(rows.features)}")
 
 
+def classes_of(rows: Any) -> tuple[tuple[str, ...], Sequence[int]]:
+    """Names of the classes, and the number of each row's, -1 where it has none.
+
+    A column that is called `label` may also hold names or numbers as they are, as other tools write them.
+    """
+    label = label_column(rows)
+    if label is None:
+        return (), array("i", [-1]) * len(rows)
+    stated, feature = rows.select_columns([label])[:][label], rows.features[label]
+    if hasattr(feature, "names"):
+        return tuple(feature.names), array("i", [-1 if value is None else value for value in stated])
+    present = sorted({value for value in stated if value not in (None, -1)})
+    place = {value: number for number, value in enumerate(present)}
+    return tuple(map(str, present)), array("i", [place.get(value, -1) for value in stated])
+
+
 def label_column(rows: Any) -> str | None:
     """The column of classes: `label`, or else the finest of them."""
-    from datasets import ClassLabel
+    from datasets import ClassLabel, Value
 
+    feature = rows.features.get("label")
+    if isinstance(feature, Value) and re.fullmatch(r"(large_)?string|u?int\d+", feature.dtype):
+        return "label"
     columns = [name for name, feature in rows.features.items() if isinstance(feature, ClassLabel)]
     if "label" in columns:
         return "label"

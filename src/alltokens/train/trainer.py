@@ -128,8 +128,8 @@ def require_classes(source: Source) -> None:
     unlabelled = [key for key, label in zip(source.keys, source.labels, strict=True) if label < 0]
     require(
         not unlabelled,
-        f"{len(unlabelled):,} images of '{source.name}' lie in no class folder, {the_first(unlabelled)}; "
-        "move them into one",
+        f"{len(unlabelled):,} images of '{source.name}' have no class, {the_first(unlabelled)}; "
+        "give them one or remove them",
     )
 
 
