@@ -185,3 +185,12 @@ def test_a_token_head_that_the_file_lacks_has_no_say(tmp_path: Path, capsys):
     said = predict(capsys, path, tmp_path / "x.png", "--name", "lvvit_t")
     assert said["rule"] == "image"
     assert predict(capsys, path, tmp_path / "x.png", "--name", "lvvit_t") == said
+
+
+def test_a_file_without_a_classifier_answers_nothing(tmp_path: Path, data: Path, capsys):
+    state = timm.create_model("test_resnet").state_dict()
+    path = tmp_path / "body.pth"
+    torch.save({key: tensor for key, tensor in state.items() if not key.startswith("fc.")}, path)
+    assert sentence(capsys, path, data / "photos", "--name", "timm/test_resnet") == (
+        f"'{path}' has no fc.weight, without which it answers at random"
+    )

@@ -264,14 +264,6 @@ def test_the_adapter_leaves_out_heads_for_other_classes(path):
     assert model.model.fc.weight.shape[0] == 3
 
 
-def test_the_adapter_says_that_a_classifier_is_missing(path):
-    body = {key: tensor for key, tensor in timm_state("resnet10t").items() if not key.startswith("fc.")}
-    torch.save(body, path)
-    sentence = f"'{path}' has no classifier: a fresh one is made"
-    with pytest.warns(UserWarning, match=f"^{re.escape(sentence)}$"):
-        create_model("timm/resnet10t", image_size=64, weights=path)
-
-
 def test_timm_resamples_positions_for_the_adapter(path):
     torch.save(timm_state("vit_tiny_patch16_224"), path)
     with warnings.catch_warnings():

@@ -105,7 +105,7 @@ def test_a_file_that_cannot_teach_is_refused(tmp_path: Path) -> None:
     del state["head.weight"], state["head.bias"]
     torch.save(state, path)
     assert sentence(lambda: open_teacher("timm/test_vit", path, (160, 160))) == (
-        f"'{path}' has no head.weight, without which there is no teacher"
+        f"'{path}' has no head.weight, without which it answers at random"
     )
 
 

@@ -16,6 +16,7 @@ from alltokens.models.factory import TIMM, open_model
 from alltokens.models.usage import Channels, Interpolation, Usage
 from alltokens.models.weights import Model, WeightFile, read_weights
 from alltokens.models.zoo import MODELS
+from alltokens.objectives.teachers import require_classifier
 from alltokens.train.run_folder import CLASSES, CONFIG, Which, weights_of_run
 from alltokens.train.usage import usage_of_run
 
@@ -65,10 +66,11 @@ def find_run(path: Path) -> Path | None:
 
 
 def open_file(file: WeightFile, name: str | None) -> Model:
-    """The model in a weight file, without a token head that the file has no weights for: it would be a fresh draw."""
+    """The model in a weight file, without a token head that the file lacks: it would be a fresh draw."""
     model = open_model(file.path, name)
     if not TOKEN_HEADS & file.state.keys():
         model.token_head, model.config = None, replace(model.config, token_head=False, token_weight=0.0)
+    require_classifier(file, model.config)
     return model
 
 

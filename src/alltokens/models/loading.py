@@ -87,8 +87,6 @@ def load_timm(file: WeightFile, config: TimmConfig, name: str) -> TimmClassifier
     if kept.keys() != found.keys():
         sentence = f"'{file.path}' is not for {config.classes} classes: its heads are left out, fresh ones are made"
         warnings.warn(sentence, stacklevel=CALLER - 1)
-    if without(expected, "token_head").keys() - wanted.keys() - state.keys():
-        warnings.warn(f"'{file.path}' has no classifier: a fresh one is made", stacklevel=CALLER - 1)
     model.load_state_dict(body | kept, strict=False)
     return model
 

@@ -124,7 +124,7 @@ def require_classifier(file: WeightFile, config: ModelConfig) -> None:
         prefix = "" if file.config is None else "model."
         heads = [f"{prefix}{head}" for head in classifier_names(config)]
     missing = [head for head in heads if f"{head}.weight" not in file.state]
-    require(not missing, f"'{file.path}' has no {''.join(missing[:1])}.weight, without which there is no teacher")
+    require(not missing, f"'{file.path}' has no {''.join(missing[:1])}.weight, without which it answers at random")
 
 
 def open_online_annotator(name: str, weights: str | None, image_size: tuple[int, int]) -> Annotator:
