@@ -2,7 +2,6 @@
 
 import os
 import sys
-import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from alltokens.cli.device import own_device
 from alltokens.cli.flags import parse
 from alltokens.cli.train import train_or_stop
 from alltokens.errors import require
-from alltokens.labels.agreement import below_zero
+from alltokens.labels.agreement import warn_below_zero
 from alltokens.labels.store import LabelStore, the_first
 from alltokens.models.factory import TIMM
 from alltokens.processes import is_first_process
@@ -206,5 +205,4 @@ def print_outcome(folder: Path) -> None:
     if store.unreadable:
         listed = the_first([f"{key}: {reason}" for key, reason in store.unreadable.items()])
         print(f"{len(store.unreadable):,} of them could not be read when it was made and have no labels, {listed}")
-    if warning := below_zero(store):
-        warnings.warn(warning, stacklevel=1)
+    warn_below_zero(store)

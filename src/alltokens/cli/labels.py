@@ -1,6 +1,5 @@
 """`alltokens labels`: what a label store holds, whether it is whole, pictures of it, and other forms of it."""
 
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from alltokens.cli.table import print_table
 from alltokens.errors import UserError, did_you_mean, require
 from alltokens.explain.label_maps import contact_sheet, draw_score_map
 from alltokens.files import write_atomically
-from alltokens.labels.agreement import below_zero, named_right
+from alltokens.labels.agreement import named_right, warn_below_zero
 from alltokens.labels.meta import META, UNFINISHED
 from alltokens.labels.pack import pack, unpack
 from alltokens.labels.released import from_released, to_released
@@ -148,8 +147,7 @@ def info(flags: Info) -> None:
         require_match(store, source)
         rows.append(["named right", f"{named_right(store, source):.1%} of the images, by the mean of their maps"])
     print_table(["label store", str(flags.store)], rows, left=["label store", str(flags.store)])
-    if warning := below_zero(store):
-        warnings.warn(warning, stacklevel=1)
+    warn_below_zero(store)
 
 
 def verify_store(flags: Verify) -> None:

@@ -1,5 +1,7 @@
 """How well a store's labels agree with the classes of the data set itself, and with what targets are made by."""
 
+import warnings
+
 import torch
 
 from alltokens.labels.align import view_targets
@@ -30,6 +32,12 @@ def named_right(store: LabelStore, source: Source) -> float:
         first = each.gather(1, at)[:, 0] > each.scatter(1, at, -1).amax(1)
         right, counted = right + int(first[known].sum()), counted + int(known.sum())
     return right / max(counted, 1)
+
+
+def warn_below_zero(store: LabelStore) -> None:
+    """Where that is so, in one line."""
+    if sentence := below_zero(store):
+        warnings.warn(sentence, stacklevel=2)
 
 
 def below_zero(store: LabelStore) -> str | None:

@@ -20,7 +20,7 @@ from alltokens.data.split import hold_out
 from alltokens.errors import require
 from alltokens.evaluate.classification import Answers
 from alltokens.files import whole_folder
-from alltokens.labels.agreement import below_zero
+from alltokens.labels.agreement import warn_below_zero
 from alltokens.labels.store import LabelStore, the_first
 from alltokens.models.weights import Model, save_model
 from alltokens.objectives.distill import DistillConfig
@@ -90,17 +90,11 @@ def open_data(config: TrainConfig) -> RunData:
         f"{'data' if store is None else 'labels'}; got model.classes={config.model.classes}",
     )
     if store is not None and is_first_process() and getattr(config.objective, "rule", None) in (None, "zero_fill"):
-        tell_of_low_logits(store)
+        warn_below_zero(store)
     size = config.model.image_size
     train = TrainSamples(source, store, classes, config.augment, size, config.seed, data.alignment)
     validation = None if held_out is None else EvaluationSamples(held_out, classes, config.evaluation, size)
     return RunData(train, validation, classes)
-
-
-def tell_of_low_logits(store: LabelStore) -> None:
-    """Of which the usual rule makes little."""
-    if warning := below_zero(store):
-        warnings.warn(warning, stacklevel=2)
 
 
 def open_training_source(data: DataConfig) -> Source:
