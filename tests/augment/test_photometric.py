@@ -12,6 +12,8 @@ from torch import Tensor
 from alltokens.augment.geometric import GEOMETRIC
 from alltokens.augment.photometric import BATCHED, PILLOW, Operation, apply_batch, apply_pillow
 
+from ..kernels import run_with_kernels
+
 TIMM = {function.__name__: function for function in NAME_TO_OP.values()}
 FACTORS = [(0.0,), (0.1,), (0.55,), (1.0,), (1.37,), (1.9,), (3.0,)]
 TABLES: dict[str, list[tuple]] = {
@@ -193,3 +195,29 @@ def test_a_batch_that_is_changed_leaves_its_input_alone() -> None:
     before = images.clone()
     apply_batch(images, [[Operation("invert")]])
     assert torch.equal(images, before)
+
+
+@pytest.mark.slow
+def test_the_triton_kernels_make_the_same() -> None:
+    run_with_kernels("tests.augment.test_photometric")
+
+
+def check_kernels() -> None:
+    """Every change alone, then several in any order, equal to the last bit."""
+    from alltokens.augment.photometric_kernel import apply_batch as recolour
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    everything = [[Operation(kind, numbers)] for kind, some in (TABLES | ARITHMETIC).items() for numbers in some]
+    draw = Random(0)
+    several = [random_operations(draw, index % 4) for index in range(48)]
+    for name, image in IMAGES.items():
+        for operations in (everything, several, [[]]):
+            images = image.expand(len(operations), -1, -1, -1)
+            ours, expected = recolour(images.to(device), operations), apply_batch(images, operations)
+            assert ours.is_contiguous(memory_format=torch.channels_last)
+            for drawn, one, other in zip(operations, ours.cpu(), expected, strict=True):
+                assert torch.equal(one, other), f"{name}: {drawn}"
+
+
+if __name__ == "__main__":
+    check_kernels()

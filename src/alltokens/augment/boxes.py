@@ -8,7 +8,6 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
-from alltokens.augment import photometric
 from alltokens.augment.pipeline import Draw, apply_batch
 from alltokens.geometry.resample import needed, sent
 from alltokens.kernels import HAS_TRITON
@@ -41,11 +40,12 @@ class Boxes:
 
     def all_at_once(self) -> UInt8[Tensor, "b 3 h w"]:
         """By Triton kernels."""
+        from alltokens.augment.photometric_kernel import apply_batch as recolour
         from alltokens.geometry.resample_kernel import apply_boxes
 
         views, interpolations, fills = zip(*((x.view, x.interpolation, x.fill) for x in self.draws), strict=True)
         canvases = apply_boxes(self.pixels, views, interpolations, fills)
-        return photometric.apply_batch(canvases, [draw.operations for draw in self.draws])
+        return recolour(canvases, [draw.operations for draw in self.draws])
 
     def some_at_once(self) -> UInt8[Tensor, "b 3 h w"]:
         """In torch's own operations."""
