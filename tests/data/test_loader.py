@@ -3,7 +3,8 @@
 import multiprocessing
 import os
 import signal
-from collections.abc import Iterator
+import threading
+from collections.abc import Generator, Iterator
 from itertools import chain
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 import torch
 
 from alltokens.data.batch import Batch
-from alltokens.data.loader import TURNS, evaluation_batches, train_batches
+from alltokens.data.loader import TURNS, evaluation_batches, fetched_ahead, train_batches
 from alltokens.data.order import Share, epoch_order
 from alltokens.data.samples import AugmentedBy, EvaluationConfig, EvaluationSamples, TrainSamples
 from alltokens.errors import UserError
@@ -213,6 +214,42 @@ def test_batches_that_are_kept_are_not_written_to_again(samples: TrainSamples, w
     assert same_batches([batch.augmented() for batch in by_a_worker], [batch.augmented() for batch in alone])
 
 
+# What is fetched ahead
+
+
+def nothing_is_left() -> bool:
+    """Neither workers nor the thread; torch's own threads, which feed workers, may still be ending."""
+    threads = [thread.name for thread in threading.enumerate() if thread.name.startswith("ThreadPoolExecutor")]
+    return not threads and not multiprocessing.active_children()
+
+
+@pytest.mark.parametrize("count", [1, 2, 8])
+def test_batches_that_are_fetched_ahead_are_the_same(samples: TrainSamples, count: int) -> None:
+    share = Share(batch=16 // count)
+    found = list(fetched_ahead(train_batches(samples, share, range(1), workers=2)))
+    assert len(found) == count
+    assert same_batches(found, epoch_of(samples, share))
+    assert nothing_is_left()
+
+
+def test_what_is_fetched_ahead_ends_with_its_consumer(samples: TrainSamples) -> None:
+    for place, _ in enumerate(fetched_ahead(train_batches(samples, Share(batch=2), range(10**6), workers=2))):
+        if place == 3:
+            break
+    assert nothing_is_left()
+
+
+def test_a_mistake_that_is_met_ahead_comes_after_what_is_before_it() -> None:
+    def some() -> Generator[Batch]:
+        yield from good
+        raise UserError("no more of them")
+
+    good, found = epoch_of(samples_of(source_of(6)), Share(batch=2)), list[Batch]()
+    with pytest.raises(UserError, match=r"^no more of them$"):
+        found.extend(fetched_ahead(some()))
+    assert same_batches(found, good)
+
+
 # Batches
 
 
@@ -236,6 +273,7 @@ def test_batches_for_a_gpu_are_pinned_and_the_same_there(samples: TrainSamples, 
         parts = [batch.images, batch.classes, batch.views, batch.seeds, batch.score_maps.logits, batch.score_maps.grids]
         assert all(part.is_pinned() for part in parts)
         assert batch.to(device).images.device.type == "cuda"
+    assert len({batch.images.untyped_storage().nbytes() for batch in batches if workers}) <= 1, "pieces of one size"
     moved = [batch.to(device).to("cpu") for batch in batches]
     assert same_batches(moved, epoch_of(samples, Share(batch=4)))
 

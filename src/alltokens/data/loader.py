@@ -1,15 +1,19 @@
 """The batches of epochs, made by worker processes whose number changes nothing."""
 
+from collections import deque
 from collections.abc import Callable, Generator, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
+from itertools import islice
 from typing import Any, cast
 
 import torch
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from alltokens.data.batch import Batch
-from alltokens.data.memory import Memory
+from alltokens.data.memory import Memory, PinnedMemory
 from alltokens.data.order import Share, epoch_order
 from alltokens.data.parcel import Parcel
 from alltokens.data.samples import EvaluationSamples, TrainSamples
@@ -99,20 +103,44 @@ def batches(
         sampler=wanted,
         num_workers=workers,
         prefetch_factor=PREFETCHED if workers else None,
-        pin_memory=device.type == "cuda",
         worker_init_fn=begin_worker,
         # torch draws a seed for its workers; from the global state, the model's randomness would depend on it.
         generator=torch.Generator(),
     )
-    return handed_on(loader)
+    if device.type != "cuda":
+        return handed_on(loader, None)
+    # torch would pin all that its workers made ahead, in pieces of many sizes, each of which holds a GPU up.
+    found = handed_on(loader, PinnedMemory(device))
+    return fetched_ahead(found) if workers else found
 
 
-def handed_on(loader: DataLoader[Batch | Parcel | UserError]) -> Generator[Batch]:
+def handed_on(loader: DataLoader[Batch | Parcel | UserError], pinned: PinnedMemory | None) -> Generator[Batch]:
     """Batches until there is a mistake, which is raised."""
     for item in loader:
-        if isinstance(item, UserError):
-            raise item
-        if isinstance(item, Parcel):
-            # A worker uses its memory again; what is pinned is a copy already.
-            item = (item if loader.pin_memory else item.copy()).opened()
-        yield item
+        match item:
+            case UserError():
+                raise item
+            case Parcel():
+                # A worker uses its memory again.
+                yield item.copy(pinned).opened()
+            case Batch():
+                yield item.pin_memory() if pinned else item
+
+
+AHEAD = 2
+"""Batches that are fetched before they are asked for."""
+
+
+def fetched_ahead(batches: Generator[Batch]) -> Generator[Batch]:
+    """The same; a thread copies the next ones to memory of their own."""
+    with closing(batches):
+        # The first by this thread: workers are begun with it, and take the one that begins them for their main thread.
+        yield from islice(batches, 1)
+        thread = ThreadPoolExecutor(max_workers=1)
+        fetched = deque(thread.submit(next, batches, None) for _ in range(AHEAD))
+        try:
+            while (batch := fetched.popleft().result()) is not None:
+                fetched.append(thread.submit(next, batches, None))
+                yield batch
+        finally:
+            thread.shutdown(cancel_futures=True)

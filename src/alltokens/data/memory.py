@@ -51,3 +51,20 @@ class Memory:
     def taken(self) -> UInt8[Tensor, "n 3"]:
         """The pixels of all images."""
         return self.bytes[: self.used].view(-1, 3)
+
+
+class PinnedMemory:
+    """Memory that a GPU copies from by itself.
+
+    A new piece takes up to a second, in which the GPU may be given nothing to do; pieces of one size are used again by
+    torch, when the GPU is done with them.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device, self.size = device, 0
+
+    def room(self, count: int) -> UInt8[Tensor, " count"]:
+        """So many bytes, of a piece of a size that is seldom outgrown."""
+        self.size = max(self.size, 1 << (count - 1).bit_length())
+        with torch.cuda.device(self.device):
+            return torch.empty(self.size, dtype=torch.uint8, pin_memory=True)[:count]

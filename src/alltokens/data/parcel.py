@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from torch import Tensor
 
 from alltokens.data.batch import Batch
-from alltokens.data.memory import Memory
+from alltokens.data.memory import Memory, PinnedMemory
 from alltokens.shapes import UInt8
 
 
@@ -35,13 +35,11 @@ class Parcel:
         contents = batch.with_each(put)
         return Parcel(memory.bytes[: memory.used], tuple(starts), contents)
 
-    def pin_memory(self) -> "Parcel":
-        """The loader calls it so that copies to a GPU need not be waited for."""
-        return replace(self, bytes=self.bytes.pin_memory())
-
-    def copy(self) -> "Parcel":
-        """In memory of its own."""
-        return replace(self, bytes=self.bytes.clone())
+    def copy(self, pinned: PinnedMemory | None = None) -> "Parcel":
+        """In memory of its own, or in pinned memory."""
+        if pinned is None:
+            return replace(self, bytes=self.bytes.clone())
+        return replace(self, bytes=pinned.room(len(self.bytes)).copy_(self.bytes))
 
     def opened(self) -> Batch:
         """The batch, whose tensors share the parcel's memory."""

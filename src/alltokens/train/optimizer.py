@@ -207,7 +207,8 @@ class FiniteCheck:
         if numbers.is_cuda:
             self.numbers = torch.empty_like(numbers, device="cpu", pin_memory=True)
             self.numbers.copy_(numbers, non_blocking=True)
-            self.arrived = torch.cuda.Event()
+            # Whoever waits for it sleeps: the core is for those that decode.
+            self.arrived = torch.cuda.Event(blocking=True)
             self.arrived.record()
 
     def read(self) -> dict[str, float]:
