@@ -172,6 +172,14 @@ def test_a_folder_that_cannot_be_trained_on_is_one_sentence_and_nothing_is_writt
     assert list(tmp_path.iterdir()) == [data]
 
 
+def test_a_run_folder_with_other_files_is_refused_before_anything_is_trained(tmp_path: Path, capsys):
+    data = photo_folder(tmp_path / "data", 8)
+    assert fit(str(data), "--folder", str(data)) == 2
+    sentence = f"error: '{data}' holds other files and no config.yaml; give a new or empty folder\n"
+    assert capsys.readouterr().err == sentence
+    assert list(tmp_path.iterdir()) == [data]
+
+
 def test_a_folder_that_is_not_there_is_one_sentence(tmp_path: Path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert fit("photos") == 2

@@ -44,7 +44,7 @@ from alltokens.recipes.own_folder import (
 from alltokens.sources.source import Source, open_source
 from alltokens.train.config import DataConfig, TrainConfig
 from alltokens.train.machine import Machine as TrainMachine
-from alltokens.train.run_folder import CONFIG, REPORT, read_config
+from alltokens.train.run_folder import CONFIG, REPORT, read_config, require_run_or_room
 from alltokens.train.trainer import open_sets
 
 VALIDATION_FOLDERS = ("val", "valid", "validation", "test")
@@ -87,6 +87,7 @@ def run(arguments: list[str]) -> None:
     )
 
     folder = flags.folder or default_folder(short_name(flags.data))
+    require_run_or_room(folder)
     store = beside(folder, ".labels")
     machine = TrainMachine(device, flags.workers)
     annotator = choose_annotator(source, data, extent, store, machine)

@@ -39,9 +39,8 @@ def require_own_run(folder: Path, config: TrainConfig, classes: Sequence[str], k
 
     `classes` are the names of the model's classes, which its answers are given in, and `keys` those of its images.
     """
+    require_run_or_room(folder)
     if not (folder / CONFIG).exists():
-        others = [path for path in folder.iterdir() if path.name not in ABOUT and path.suffix != ".part"]
-        require(not others, f"'{folder}' holds other files and no {CONFIG}; give a new or empty folder")
         return
     changes = differences(to_plain(read_config(folder / CONFIG)), to_plain(config))
     require(
@@ -59,6 +58,13 @@ def require_own_run(folder: Path, config: TrainConfig, classes: Sequence[str], k
         was, count = begun["images"], len(keys)
         counts = "as many, but not the same" if was == count else f"{was:,} there and {count:,} now"
         require(begun == given, f"'{folder}' is a run of other images, {counts}; put them back or give another folder")
+
+
+def require_run_or_room(folder: Path) -> None:
+    """Refuse a folder that is full of something else than a run; it may not be there yet."""
+    if folder.is_dir() and not (folder / CONFIG).exists():
+        others = [path for path in folder.iterdir() if path.name not in ABOUT and path.suffix != ".part"]
+        require(not others, f"'{folder}' holds other files and no {CONFIG}; give a new or empty folder")
 
 
 def begin_run(folder: Path, config: TrainConfig, classes: Sequence[str], keys: Sequence[str]) -> None:
