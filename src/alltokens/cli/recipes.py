@@ -10,7 +10,7 @@ from alltokens.cli.flags import parse
 from alltokens.cli.table import print_table
 from alltokens.errors import UserError, did_you_mean
 from alltokens.recipes.names import RECIPES, list_recipes
-from alltokens.recipes.recipe import COST, OURS, RELEASED, TOP1, Recipe, lines_about
+from alltokens.recipes.recipe import COST, NOTE, OURS, RELEASED, TOP1, Recipe
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,8 @@ class Entry:
     """The recipe whose weights it begins with."""
     top1: float | None
     """As printed, in percent."""
-    where: str | None
-    """The paper, and its table, figure or section; none for what is no row itself."""
+    where: str
+    """The paper, and its table, figure or section."""
     line: int | None
     """Of the paper's text."""
     cost: list[str]
@@ -69,18 +69,18 @@ def run(arguments: list[str]) -> None:
 def entry(recipe: Recipe) -> Entry:
     """What the list says of one recipe."""
     cited = recipe.cited
-    costs = [cost for cost in lines_about(COST) if cost.is_of(recipe.name)]
+    assert cited is not None, f"{recipe.name} is of no place in a paper"
     return Entry(
         name=recipe.name,
         model=recipe.model,
         labels="store" if recipe.has_labels else "classes",
         annotator=recipe.annotator if recipe.has_labels else None,
         start=recipe.start,
-        top1=float(cited.value) if cited and cited.field == TOP1 else None,
-        where=cited.where if cited else None,
-        line=cited.line if cited else None,
-        cost=[f"{cost.value} ({cost.where}, line {cost.line})" for cost in costs],
-        note=recipe.note,
+        top1=float(cited.value) if cited.field == TOP1 else None,
+        where=cited.where,
+        line=cited.line,
+        cost=recipe.remarks(COST),
+        note="; ".join([*recipe.remarks(NOTE), *filter(None, [recipe.note])]),
         released=recipe.fields_from(RELEASED),
         ours=recipe.fields_from(OURS),
     )
@@ -90,4 +90,4 @@ def cells(line: Entry) -> list[str]:
     """An entry as text."""
     # One decimal, or two where the paper prints two.
     top1 = "" if line.top1 is None else f"{line.top1:.2f}".removesuffix("0")
-    return [line.name, line.model, line.labels, top1, "" if line.where is None else f"{line.where}, line {line.line}"]
+    return [line.name, line.model, line.labels, top1, f"{line.where}, line {line.line}"]

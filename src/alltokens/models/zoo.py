@@ -148,6 +148,7 @@ CROP_RATIOS = {
     "cait_t": 0.875,
     "cait_a_": 0.875,
     "cait_b_": 0.875,
+    "cait_b_distillation_token": 1.0,
     "t2t_vit": 0.9,
     **{name: 1.0 for name in MODELS if name.startswith("deit") and name.endswith("_384")},
 }

@@ -13,9 +13,10 @@ NOT_GIVEN = ""
 CLASS_FOLDERS = DataConfig(root=NOT_GIVEN)
 WITH_LABELS = DataConfig(root=NOT_GIVEN, labels=NOT_GIVEN)
 
-TOP1, ROW, COST = "top1", "row", "cost"
-"""Fields of the lines that are about no field of a config: a recipe's accuracy on ImageNet's validation set in percent
-or, where none is printed, the place that the recipe is of; and the machines and time that it took its authors."""
+TOP1, ROW, COST, NOTE = "top1", "row", "cost", "note"
+"""Fields of the lines that are about no field of a config: the accuracy on ImageNet's validation set in percent of a
+recipe, and of those that are the same training; where none is printed, the place that a recipe is of; the machines and
+time that it took its authors; what else they say of it."""
 RELEASED, OURS = "released", "ours"
 """Sources besides the papers and timm: what their authors published as code, and ourselves."""
 
@@ -27,7 +28,7 @@ class Printed:
     recipes: str
     """Patterns of names with spaces between, those after a ! to leave out again."""
     field: str
-    """Dotted field of the config; start, annotator, top1, row or cost."""
+    """Dotted field of the config; start, annotator, top1, row, cost or note."""
     value: str
     """As the config holds it."""
     text: str
@@ -74,6 +75,12 @@ class Recipe:
         places = (printed for printed in lines_about(ROW) if printed.is_of(self.name))
         return accuracies().get(self.name) or next(places, None)
 
+    def remarks(self, field: str) -> list[str]:
+        """What its authors say of it, its cost or a note, and where."""
+        return [
+            f"{said.value} ({said.where}, line {said.line})" for said in lines_about(field) if said.is_of(self.name)
+        ]
+
     @property
     def has_labels(self) -> bool:
         """Whether it trains on a label store."""
@@ -89,7 +96,8 @@ class Recipe:
             f"{self.model}, from the weights of {self.start}" if self.start else self.model,
             self.expectation(),
             f"labels of {self.annotator}" if self.has_labels else "",
-            *[f"{cost.value} ({cost.where}, line {cost.line})" for cost in lines_about(COST) if cost.is_of(self.name)],
+            *self.remarks(COST),
+            *self.remarks(NOTE),
             self.note,
         ]
         for source, words in ((RELEASED, "as released"), (OURS, "ours")):
@@ -134,4 +142,4 @@ def lines_from(source: str) -> tuple[Printed, ...]:
 @cache
 def accuracies() -> dict[str, Printed]:
     """The accuracy of each recipe that has one."""
-    return {printed.recipes: printed for printed in lines_about(TOP1)}
+    return {name: printed for printed in lines_about(TOP1) for name in printed.recipes.split()}
