@@ -64,6 +64,15 @@ def test_a_worker_whose_run_was_killed_before_it_began_ends(
             os.kill(worker, signal.SIGKILL)
 
 
+def test_a_run_that_still_has_its_loader_when_it_ends_does_not_wait_for_workers(tmp_path: Path) -> None:
+    process = multiprocessing.get_context("fork").Process(target=training(tmp_path))
+    process.start()
+    process.join(ENDS_WITHIN)
+    code = process.exitcode
+    process.kill()
+    assert code == 0
+
+
 def test_a_worker_stands_back_behind_its_run() -> None:
     def work() -> None:
         begin_worker(0)

@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import signal
+import subprocess
 import threading
 from collections.abc import Generator, Iterator
 from itertools import chain
@@ -164,10 +165,11 @@ def test_batches_that_would_be_no_whole_step_are_left_out_of_every_epoch(samples
     assert same_batches(list(train_batches(samples, Share(batch=4, parts=3), range(2))), one + other)
 
 
-def test_workers_leave_an_interrupt_to_the_run(samples: TrainSamples) -> None:
+@pytest.mark.parametrize("name", ["INT", "TERM"])
+def test_workers_leave_signals_that_others_send_to_the_run(samples: TrainSamples, name: str) -> None:
     batches = begun(samples)
     for worker in multiprocessing.active_children():
-        os.kill(worker.pid, signal.SIGINT)
+        subprocess.run(["kill", f"-{name}", str(worker.pid)], check=True)
     assert same_batches(list(batches), epoch_of(samples, Share(batch=2), first=1))
 
 
@@ -236,6 +238,17 @@ def test_what_is_fetched_ahead_ends_with_its_consumer(samples: TrainSamples) -> 
     for place, _ in enumerate(fetched_ahead(train_batches(samples, Share(batch=2), range(10**6), workers=2))):
         if place == 3:
             break
+    assert nothing_is_left()
+
+
+def test_a_worker_that_is_killed_ends_what_is_fetched_ahead(samples: TrainSamples) -> None:
+    def consume() -> None:
+        for place, _ in enumerate(fetched_ahead(train_batches(samples, Share(batch=2), range(10**6), workers=2))):
+            if place == 1:
+                os.kill(multiprocessing.active_children()[0].pid, signal.SIGKILL)
+
+    with pytest.raises(RuntimeError, match=r"^DataLoader worker \(pid.* \d+\) "):
+        consume()
     assert nothing_is_left()
 
 

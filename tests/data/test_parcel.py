@@ -1,5 +1,7 @@
 """Batches in one piece of memory, and out of it again."""
 
+import select
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 
 import pytest
@@ -49,6 +51,12 @@ def test_a_copy_is_not_changed_with_the_memory() -> None:
 def test_workers_hand_over_one_piece_of_memory(tmp_path: Path) -> None:
     batches = train_batches(samples_of(source_of(9), tmp_path / "store"), Share(batch=4), range(1), workers=1)
     assert [len(storages_of(batch)) for batch in batches] == [1, 1]
+
+
+def test_what_goes_through_the_pipe_is_written_at_once_or_not_at_all() -> None:
+    samples, memory, many = samples_of(source_of(9)).left_to("device"), Memory(shared=True), 256
+    parcel = Parcel.of(samples.batch(0, torch.zeros(many, dtype=torch.int64), range(many), memory), memory)
+    assert len(ForkingPickler.dumps(parcel)) < select.PIPE_BUF
 
 
 def test_numbers_begin_where_they_may() -> None:

@@ -47,14 +47,14 @@ def apply_batch(
     pixels = images.permute(0, 2, 3, 1).contiguous()
     count, height, width, _ = pixels.shape
     tables, values = pixels.new_empty(count, 3, 256), height * width * 3
-    for changes, blurred in zip(sent(numbers(operations), images.device), blurs(operations), strict=True):
+    for place, changes in enumerate(sent(numbers(operations), images.device)):
         recoloured = torch.empty_like(pixels)
         with torch.cuda.device_of(pixels):
             make_tables[(count, 3)](pixels, changes, tables, values, BLOCK=BLOCK, enable_fp_fusion=False)
             recolour[(triton.cdiv(values, BLOCK), count)](
                 pixels, recoloured, changes, tables, height, width, BLOCK=BLOCK, enable_fp_fusion=False
             )
-        if blurred:
+        if blurred := blurs(operations, place):
             where = sent(torch.tensor(list(blurred)), images.device)
             radii = torch.tensor(list(blurred.values()), dtype=torch.float64)
             recoloured[where] = gaussian_blur(pixels[where].permute(0, 3, 1, 2), radii).permute(0, 2, 3, 1)
@@ -80,14 +80,13 @@ def encoded(operation: Operation) -> tuple[int, float]:
     return CODES[operation.kind].value, argument
 
 
-def blurs(operations: Sequence[Sequence[Operation]]) -> list[dict[int, float]]:
-    """The images that are blurred at each place, with their radii."""
-    found: list[dict[int, float]] = [{} for _ in range(max(map(len, operations), default=0))]
-    for index, drawn in enumerate(operations):
-        for place, operation in enumerate(drawn):
-            if operation.kind == "gaussian_blur":
-                found[place][index] = operation.arguments[0]
-    return found
+def blurs(operations: Sequence[Sequence[Operation]], place: int) -> dict[int, float]:
+    """The images that are blurred at a place, with their radii."""
+    return {
+        index: drawn[place].arguments[0]
+        for index, drawn in enumerate(operations)
+        if place < len(drawn) and drawn[place].kind == "gaussian_blur"
+    }
 
 
 # A kernel's parameters are tensors outside and pointers inside: no annotation is true of both, and none is checked.

@@ -2,8 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from itertools import islice
@@ -109,7 +108,7 @@ def batches(
     )
     if device.type != "cuda":
         return handed_on(loader, None)
-    # torch would pin all that its workers made ahead, in pieces of many sizes, each of which holds a GPU up.
+    # torch would pin all that its workers made ahead, in pieces of many sizes; each new one holds a GPU up.
     found = handed_on(loader, PinnedMemory(device))
     return fetched_ahead(found) if workers else found
 
@@ -133,14 +132,16 @@ AHEAD = 2
 
 def fetched_ahead(batches: Generator[Batch]) -> Generator[Batch]:
     """The same; a thread copies the next ones to memory of their own."""
-    with closing(batches):
+    thread, fetched = ThreadPoolExecutor(max_workers=1), deque[Future[Batch | None]]()
+    try:
         # The first by this thread: workers are begun with it, and take the one that begins them for their main thread.
         yield from islice(batches, 1)
-        thread = ThreadPoolExecutor(max_workers=1)
-        fetched = deque(thread.submit(next, batches, None) for _ in range(AHEAD))
-        try:
-            while (batch := fetched.popleft().result()) is not None:
-                fetched.append(thread.submit(next, batches, None))
-                yield batch
-        finally:
-            thread.shutdown(cancel_futures=True)
+        fetched.extend(thread.submit(next, batches, None) for _ in range(AHEAD))
+        while (batch := fetched.popleft().result()) is not None:
+            fetched.append(thread.submit(next, batches, None))
+            yield batch
+    finally:
+        for one in fetched:
+            one.cancel()
+        thread.shutdown()
+        batches.close()

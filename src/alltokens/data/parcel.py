@@ -1,7 +1,9 @@
 """A batch on its way from a worker, in one piece of memory."""
 
+import pickle
 from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor
 
 from alltokens.data.batch import Batch
@@ -11,13 +13,15 @@ from alltokens.shapes import UInt8
 
 @dataclass(frozen=True, eq=False)
 class Parcel:
-    """torch hands over each piece by a socket of the worker's, which has to interrupt its work for it."""
+    """torch hands over each piece by a socket of the worker's, which has to interrupt its work for it.
+
+    All else goes through a pipe. A worker that is killed while it writes leaves whoever reads waiting for the rest for
+    ever; what is as short as this is written at once or not at all.
+    """
 
     bytes: UInt8[Tensor, " n"]
-    starts: tuple[int, ...]
-    """Where each tensor of the batch begins."""
-    contents: Batch
-    """The batch with tensors that have no memory."""
+    inside: int
+    """Where the list of what is inside begins: the batch with tensors that have no memory, and where each has its."""
 
     @staticmethod
     def of(batch: Batch, memory: Memory) -> "Parcel":
@@ -33,7 +37,8 @@ class Parcel:
             return tensor.to("meta")
 
         contents = batch.with_each(put)
-        return Parcel(memory.bytes[: memory.used], tuple(starts), contents)
+        start = memory.append(torch.frombuffer(bytearray(pickle.dumps((contents, starts))), dtype=torch.uint8))
+        return Parcel(memory.bytes[: memory.used], start)
 
     def copy(self, pinned: PinnedMemory | None = None) -> "Parcel":
         """In memory of its own, or in pinned memory."""
@@ -43,11 +48,12 @@ class Parcel:
 
     def opened(self) -> Batch:
         """The batch, whose tensors share the parcel's memory."""
-        starts = iter(self.starts)
+        contents, starts = pickle.loads(self.bytes[self.inside :].numpy().tobytes())
+        places = iter(starts)
 
         def take(tensor: Tensor) -> Tensor:
-            start = next(starts)
+            start = next(places)
             own = self.bytes[start : start + tensor.numel() * tensor.element_size()]
             return own.view(tensor.dtype).as_strided(tensor.shape, tensor.stride())
 
-        return self.contents.with_each(take)
+        return contents.with_each(take)
