@@ -5,13 +5,18 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import timm
+import torch
+from safetensors.torch import save_file
 
 from alltokens.annotate.annotator import open_annotator
 from alltokens.augment.finish import FinishConfig
 from alltokens.cli.trained import open_trained
 from alltokens.errors import UserError
+from alltokens.export.hub import write_hub, write_timm
 from alltokens.export.scores import record
 from alltokens.models.factory import open_model
+from alltokens.models.loading import build
 from alltokens.models.timm_model import TimmConfig
 from alltokens.models.usage import Usage
 from alltokens.models.weights import read_weights
@@ -75,6 +80,47 @@ def test_every_command_uses_a_runs_weight_file_as_the_run_does(run: Path, tmp_pa
     assert (teacher.mean, teacher.std) == (MEAN, STD)
     about = record(open_model(path), "mine", None, read_weights(path).usage)
     assert (about.mean, about.standard_deviation, about.crop_ratio) == (MEAN, STD, 0.75)
+
+
+def test_what_is_exported_of_a_run_says_it_too(run: Path, tmp_path: Path) -> None:
+    weights = run / "best" / "model.safetensors"
+    model, usage = open_model(weights), read_weights(weights).usage
+    about = record(model, "mine", None, usage)
+    write_hub(model, about, tmp_path / "hub")
+    assert read_weights(tmp_path / "hub" / "model.safetensors").usage == usage
+    taken = timm.create_model(f"local-dir:{tmp_path / 'hub'}", pretrained=True).pretrained_cfg
+    assert (taken["label_names"], taken["crop_pct"]) == ([*classes_of(run)], 0.75)
+
+
+def test_what_is_exported_with_names_that_are_not_those_of_its_classes_is_refused(tmp_path: Path) -> None:
+    path, config = tmp_path / "mine.safetensors", TimmConfig(name="test_resnet", classes=3, image_size=SIZE)
+    model = build(config)
+    usage = Usage(mean=MEAN, std=STD, crop=0.75, interpolation="bilinear", classes=("cat", "dog"))
+    write_timm(model, record(model, "mine", None, usage), path)
+    with pytest.raises(UserError, match=rf"^'{path}' has 3 classes and names 2; export it again$"):
+        open_model(path, "timm/test_resnet")
+
+
+@pytest.mark.parametrize(
+    ("field", "text", "reason"),
+    [
+        ("crop_ratio", "2", "crop must be above 0 and at most 1; got crop=2"),
+        ("mean", "[1, 2]", "mean must be "),
+        ("classes", "nonsense", "Expecting value: line 1 column 1"),
+        ("classes", "[" * 100_000, "maximum recursion depth"),
+        ("interpolation", "any", "interpolation must be "),
+    ],
+)
+def test_a_file_that_says_something_else_of_its_use_is_refused(
+    field: str, text: str, reason: str, tmp_path: Path
+) -> None:
+    about = {"mean": "[0, 0, 0]", "standard_deviation": "[1, 1, 1]", "crop_ratio": "1", "classes": '["cat", "dog"]'}
+    path = tmp_path / "mine.safetensors"
+    save_file({"head.weight": torch.zeros(2, 4)}, path, {**about, "interpolation": "bicubic", field: text})
+    with pytest.raises(UserError) as error:
+        read_weights(path)
+    assert str(error.value).startswith(f"'{path}' does not say as we do how it is used ({reason}")
+    assert str(error.value).endswith("); export it again")
 
 
 def test_a_run_whose_teacher_knows_as_many_other_classes_is_refused(run: Path, data: Path, tmp_path: Path) -> None:

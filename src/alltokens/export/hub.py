@@ -201,6 +201,7 @@ def hub_config(form: TimmForm, model: Model, about: Record) -> dict[str, Any]:
     return {
         "architecture": form.architecture,
         "num_classes": classes,
+        **({"label_names": about.classes} if about.classes else {}),
         "model_args": form.arguments,
         "pretrained_cfg": {
             "num_classes": classes,

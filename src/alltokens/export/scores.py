@@ -58,14 +58,17 @@ class Record:
     interpolation: str
     mean: tuple[float, ...]
     standard_deviation: tuple[float, ...]
+    classes: tuple[str, ...] = ()
+    """Names of its classes in the order of its scores, where they are known."""
 
     def __post_init__(self) -> None:
         if not 0 < self.crop_ratio <= 1:
             raise UserError(f"crop_ratio must be above 0 and at most 1; got crop_ratio={self.crop_ratio}")
 
     def as_text(self) -> dict[str, str]:
-        """Each value as text, numbers as JSON, for formats that hold nothing else."""
-        return {key: value if isinstance(value, str) else json.dumps(value) for key, value in asdict(self).items()}
+        """Each value that is known as text, numbers as JSON, for formats that hold nothing else."""
+        known = {key: value for key, value in asdict(self).items() if value != ()}
+        return {key: value if isinstance(value, str) else json.dumps(value) for key, value in known.items()}
 
 
 @dataclass(frozen=True)
@@ -88,6 +91,7 @@ def record(model: Model, name: str, ratio: float | None, usage: Usage | None = N
             interpolation=usage.interpolation,
             mean=usage.mean,
             standard_deviation=usage.std,
+            classes=usage.classes,
         )
     if isinstance(model, VisionTransformer):
         return Record(

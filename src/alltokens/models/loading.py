@@ -10,7 +10,7 @@ import torch
 from timm.models import get_pretrained_cfg
 from torch import Tensor
 
-from alltokens.errors import UserError
+from alltokens.errors import UserError, require
 from alltokens.models.config import ViTConfig
 from alltokens.models.convert import HEADS, from_published, gains_of, to_published, unpublished
 from alltokens.models.resize import renew_heads, set_classes, set_image_size
@@ -139,7 +139,10 @@ def stored_classes(file: WeightFile, config: ModelConfig) -> int:
         return file.config.classes
     heads = ("head",) if isinstance(config, ViTConfig) else classifier_names(config)
     weights = [file.state[f"{head}.weight"] for head in heads if f"{head}.weight" in file.state]
-    return weights[0].shape[0] if weights and weights[0].ndim else config.classes
+    count = weights[0].shape[0] if weights and weights[0].ndim else config.classes
+    named = count if file.usage is None else len(file.usage.classes)
+    require(named == count, f"'{file.path}' has {count} classes and names {named}; export it again")
+    return count
 
 
 def classifier_names(config: TimmConfig) -> tuple[str, ...]:

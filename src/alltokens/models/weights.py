@@ -89,7 +89,9 @@ def read_safetensors(path: Path) -> WeightFile:
     except (SafetensorError, OSError) as error:
         raise damaged(path, error) from error
     if CONFIG_KEY not in metadata:
-        return WeightFile(path, state_dict_in(state, path), None, name=metadata.get("model"))
+        return WeightFile(
+            path, state_dict_in(state, path), None, usage_of_export(metadata, path), metadata.get("model")
+        )
     try:
         content = json.loads(metadata[CONFIG_KEY])
     except (ValueError, RecursionError) as error:
@@ -99,6 +101,20 @@ def read_safetensors(path: Path) -> WeightFile:
     except (UserError, OverflowError) as error:  # JSON's integers may be too large for a field of numbers
         raise UserError(f"'{path}' has a config inside that is not one of ours: {error}") from error
     return WeightFile(path, state, inside.model, inside.usage)
+
+
+def usage_of_export(metadata: Mapping[str, str], path: Path) -> Usage | None:
+    """How an exported model is used, where its file says that: `export.scores.Record` as text."""
+    if not {"crop_ratio", "interpolation", "mean", "standard_deviation", "classes"} <= metadata.keys():
+        return None
+    try:
+        mean, std, crop, classes = (
+            json.loads(metadata[key]) for key in ("mean", "standard_deviation", "crop_ratio", "classes")
+        )
+        said = {"mean": mean, "std": std, "crop": crop, "interpolation": metadata["interpolation"], "classes": classes}
+        return from_plain(Usage, said)
+    except (ValueError, RecursionError, OverflowError) as error:
+        raise UserError(f"'{path}' does not say as we do how it is used ({error}); export it again") from error
 
 
 def read_torch(path: Path) -> Any:
