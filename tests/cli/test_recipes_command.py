@@ -43,13 +43,13 @@ def test_json_holds_all_that_there_is_to_say(capsys):
             "top1": 84.4,
             "where": "TL-v1, Table 3",
             "line": 189,
+            "also": [],
             "cost": [],
             "note": "",
             "released": [
                 "model.residual.divide_by",
                 "objective.smoothing",
                 "objective.rule",
-                "objective.participation",
                 "model.token_weight",
                 "augment.interpolation",
                 "evaluation.crop",
@@ -58,6 +58,22 @@ def test_json_holds_all_that_there_is_to_say(capsys):
                 "average.reference_batch",
                 "average.warmup",
                 "repeats",
+                "model.qkv_bias",
+                "model.norm.eps",
+            ],
+            "timm": [
+                "augment.scale",
+                "augment.ratio",
+                "augment.hflip",
+                "augment.vflip",
+                "augment.color_jitter",
+                "augment.mean",
+                "objective.finish.mean",
+                "objective.finish.std",
+                "objective.mix.alpha",
+                "objective.mix.probability",
+                "evaluation.interpolation",
+                "schedule.cooldown_epochs",
             ],
             "ours": ["seed", "schedule.final_rate", "precision"],
         }
@@ -72,16 +88,23 @@ def test_a_row_without_an_accuracy_has_its_place_unless_that_of_the_same_trainin
     ]
 
 
+def test_json_has_the_figure_beside_the_table_that_prints_the_accuracy(capsys):
+    assert main(["recipes", "tl_f5_deit_s_plain_labels", "--format", "json"]) == 0
+    (line,) = json.loads(capsys.readouterr().out)
+    assert (line["where"], line["also"]) == ("TL, Table 4", ["TL, Figure 5, line 184"])
+
+
 def test_json_has_what_its_authors_say_of_a_row(capsys):
     assert main(["recipes", "tl_f4_lvvit_s_participation_20", "--format", "json"]) == 0
     (line,) = json.loads(capsys.readouterr().out)
-    assert (line["top1"], line["note"]) == (None, "0.5 points below all tokens (TL, section 4.2, line 159)")
+    assert line["top1"] is None
+    assert line["note"].startswith("0.5 points below all tokens (TL, section 4.2, line 159); released with ")
 
 
 def test_json_has_the_machines_and_the_time_it_took(capsys):
     assert main(["recipes", "tl_t4_lvvit_s_tl", "--format", "json"]) == 0
     (line,) = json.loads(capsys.readouterr().out)
-    assert line["cost"] == ["45 hours on 8 V100 (TL, Table 4, line 173)"]
+    assert line["cost"] == ["45 hours on 8 V100, of which of the two models is not said (TL, Table 4, line 173)"]
     assert line["cost"][0] in RECIPES["tl_t4_lvvit_s_tl"].sentence()
 
 
@@ -108,6 +131,19 @@ def test_a_dry_run_prints_the_config_and_what_follows_from_it(capsys, tmp_path, 
     ]
     assert comments[2].startswith("memory of a process, about: ")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_dry_run_says_what_the_recipe_says_of_itself(capsys):
+    assert main(["train", "cait_a_frozen_12", "--dry-run"]) == 0
+    printed = capsys.readouterr().out
+    said = printed[printed.index("# the recipe ") :].replace("\n#  ", "").removeprefix("# the recipe ").rstrip()
+    assert said == f"cait_a_frozen_12: {RECIPES['cait_a_frozen_12'].__doc__}"
+
+
+@pytest.mark.parametrize(("name", "counted"), [("tl_t4_lvvit_s_online_tl", False), ("tl_t4_lvvit_s_tl", True)])
+def test_a_dry_run_says_that_a_teacher_takes_memory_too(capsys, name, counted):
+    assert main(["train", name, "--dry-run"]) == 0
+    assert ("the teacher's memory is besides" not in capsys.readouterr().out) == counted
 
 
 @pytest.mark.parametrize(
@@ -146,7 +182,8 @@ def test_what_was_printed_is_a_recipe(capsys, tmp_path):
     printed = capsys.readouterr().out
     (tmp_path / "printed.yaml").write_text(printed)
     assert main(["train", str(tmp_path / "printed.yaml"), "--dry-run"]) == 0
-    assert capsys.readouterr().out == printed
+    config, _about_the_recipe = printed.split("# the recipe ")
+    assert capsys.readouterr().out == config
 
 
 def test_memory_is_counted_by_the_rule():

@@ -10,7 +10,7 @@ from alltokens.cli.flags import parse
 from alltokens.cli.table import print_table
 from alltokens.errors import UserError, did_you_mean
 from alltokens.recipes.names import RECIPES, list_recipes
-from alltokens.recipes.recipe import COST, NOTE, OURS, RELEASED, TOP1, Recipe
+from alltokens.recipes.recipe import COST, NOTE, OURS, RELEASED, TIMM, TOP1, Recipe
 
 
 @dataclass(frozen=True)
@@ -44,11 +44,15 @@ class Entry:
     """The paper, and its table, figure or section."""
     line: int | None
     """Of the paper's text."""
+    also: list[str]
+    """Other tables and figures that it is of."""
     cost: list[str]
     """The machines and time that it took its authors, as far as they say so, and where that stands."""
     note: str
     released: list[str]
     """Fields of its config whose values no paper prints, but what its authors published."""
+    timm: list[str]
+    """The same, but timm's defaults."""
     ours: list[str]
     """Fields of its config whose values nobody else gives."""
 
@@ -79,9 +83,11 @@ def entry(recipe: Recipe) -> Entry:
         top1=float(cited.value) if cited.field == TOP1 else None,
         where=cited.where,
         line=cited.line,
+        also=[row.place for row in recipe.rows() if row is not cited],
         cost=recipe.remarks(COST),
         note="; ".join([*recipe.remarks(NOTE), *filter(None, [recipe.note])]),
         released=recipe.fields_from(RELEASED),
+        timm=recipe.fields_from(TIMM),
         ours=recipe.fields_from(OURS),
     )
 

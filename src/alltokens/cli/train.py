@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from textwrap import fill
 from typing import Annotated
 
 import tyro
@@ -17,6 +18,8 @@ from alltokens.cli.flags import parse
 from alltokens.data.order import Share
 from alltokens.data.samples import AugmentedBy
 from alltokens.errors import UserError, require
+from alltokens.objectives.distill import DistillConfig
+from alltokens.objectives.token_label import TokenLabelConfig
 from alltokens.plain import to_plain
 from alltokens.processes import is_first_process
 from alltokens.progress import progress
@@ -100,6 +103,8 @@ def run(arguments: list[str]) -> None:
         said = summary(flags)
         if is_first_process():
             print(said)
+            if name in RECIPES:
+                print(about(name))
         return
     data = flags.config.data
     require(data.root != NOT_GIVEN, "there is nothing to train on; give --data.root FOLDER")
@@ -151,6 +156,9 @@ def summary(flags: Flags) -> str:
     parts = ("weights", "gradients", "optimizer", "average", "activations")
     amounts = ", ".join(f"{part} {getattr(memory, part) / GIBIBYTE:.2f}" for part in parts)
     images = config.batch // (processes * config.accumulate)
+    has_teacher = (
+        isinstance(config.objective, DistillConfig | TokenLabelConfig) and config.objective.teacher is not None
+    )
     return "\n".join(
         [
             yaml.safe_dump(to_plain(config), sort_keys=False, default_flow_style=None, width=120).rstrip(),
@@ -159,8 +167,21 @@ def summary(flags: Flags) -> str:
             f"# learning rate: {peak:g} at its highest",
             f"# memory of a process, about: {memory.total / GIBIBYTE:.1f} GiB ({amounts})",
             "# activations by the rule that all the backward pass needs is kept, attention weights too"
-            + (", and within blocks that of one" if flags.recompute else ""),
+            + (", and within blocks that of one" if flags.recompute else "")
+            + ("; the teacher's memory is besides" if has_teacher else ""),
         ]
+    )
+
+
+def about(name: str) -> str:
+    """What a recipe says of itself, in comments."""
+    return fill(
+        f"the recipe {name}: {RECIPES[name].__doc__}",
+        width=120,
+        initial_indent="# ",
+        subsequent_indent="#   ",
+        break_long_words=False,
+        break_on_hyphens=False,
     )
 
 

@@ -15,10 +15,10 @@ WITH_LABELS = DataConfig(root=NOT_GIVEN, labels=NOT_GIVEN)
 
 TOP1, ROW, COST, NOTE = "top1", "row", "cost", "note"
 """Fields of the lines that are about no field of a config: the accuracy on ImageNet's validation set in percent of a
-recipe, and of those that are the same training; where none is printed, the place that a recipe is of; the machines and
-time that it took its authors; what else they say of it."""
-RELEASED, OURS = "released", "ours"
-"""Sources besides the papers and timm: what their authors published as code, and ourselves."""
+recipe, and of those that are the same training; the place that a recipe is of, where that is not the accuracy's; the
+machines and time that it took its authors; what else is to be said of it."""
+RELEASED, TIMM, OURS = "released", "timm", "ours"
+"""Sources besides the papers: what their authors published as code, timm's defaults, and ourselves."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,11 @@ class Printed:
     """Paper and table, or section; released, timm or ours for what no paper prints."""
     line: int | None
     """Of the paper's text, from 1."""
+
+    @property
+    def place(self) -> str:
+        """To cite it by."""
+        return f"{self.where}, line {self.line}"
 
     def is_of(self, name: str) -> bool:
         """Whether the line is about the recipe of that name."""
@@ -72,14 +77,16 @@ class Recipe:
     @property
     def cited(self) -> Printed | None:
         """The accuracy that the paper prints or, if it prints none, the place that the recipe is of."""
-        places = (printed for printed in lines_about(ROW) if printed.is_of(self.name))
-        return accuracies().get(self.name) or next(places, None)
+        return accuracies().get(self.name) or next(iter(self.rows()), None)
+
+    def rows(self) -> list[Printed]:
+        """The places that it is of besides that of its accuracy."""
+        return [printed for printed in lines_about(ROW) if printed.is_of(self.name)]
 
     def remarks(self, field: str) -> list[str]:
-        """What its authors say of it, its cost or a note, and where."""
-        return [
-            f"{said.value} ({said.where}, line {said.line})" for said in lines_about(field) if said.is_of(self.name)
-        ]
+        """What there is to be said of it, its cost or a note, and where."""
+        said = [printed for printed in lines_about(field) if printed.is_of(self.name)]
+        return [printed.value if printed.line is None else f"{printed.value} ({printed.place})" for printed in said]
 
     @property
     def has_labels(self) -> bool:
@@ -87,7 +94,7 @@ class Recipe:
         return self.config.data.labels is not None
 
     def fields_from(self, source: str) -> list[str]:
-        """Fields of the config whose values are released or ours."""
+        """Fields of the config whose values no paper prints, by who gives them."""
         return [printed.field for printed in lines_from(source) if printed.is_of(self.name)]
 
     def sentence(self) -> str:
@@ -100,7 +107,7 @@ class Recipe:
             *self.remarks(NOTE),
             self.note,
         ]
-        for source, words in ((RELEASED, "as released"), (OURS, "ours")):
+        for source, words in ((RELEASED, "as released"), (TIMM, "timm's"), (OURS, "ours")):
             fields = self.fields_from(source)
             parts.append(f"{words}: {', '.join(fields)}" if fields else "")
         return "; ".join(part for part in parts if part)
@@ -109,8 +116,9 @@ class Recipe:
         """The accuracy to expect, and where it stands."""
         if self.cited is None:
             return "not a row itself"
-        place = f"{self.cited.where}, line {self.cited.line}"
-        return f"top-1 {self.cited.value} % ({place})" if self.cited.field == TOP1 else f"no accuracy printed ({place})"
+        if self.cited.field == ROW:
+            return f"no accuracy printed ({self.cited.place})"
+        return "; also ".join([f"top-1 {self.cited.value} % ({self.cited.place})", *[row.place for row in self.rows()]])
 
 
 @cache
@@ -135,8 +143,8 @@ def lines_about(field: str) -> tuple[Printed, ...]:
 
 @cache
 def lines_from(source: str) -> tuple[Printed, ...]:
-    """Those whose values no paper prints."""
-    return tuple(printed for printed in all_printed() if printed.where == source)
+    """Those of fields whose values no paper prints."""
+    return tuple(printed for printed in all_printed() if printed.where == source and printed.field != NOTE)
 
 
 @cache

@@ -26,7 +26,7 @@ KINDS: tuple[Kind, ...] = ("token_labels", "relabel", "plain_labels")
 MIX_TOKEN, CUT_MIX = MixConfig(kind="token"), MixConfig(kind="cutmix")
 OBJECTIVES: dict[Kind, TokenLabelConfig | ClassifyConfig] = {
     "token_labels": TokenLabelConfig(mix=MIX_TOKEN),
-    "relabel": ClassifyConfig(image_target="score_map", mix=CUT_MIX),
+    "relabel": ClassifyConfig(image_target="score_map", rule="zero_fill", mix=CUT_MIX),
     "plain_labels": ClassifyConfig(mix=MixConfig(kind="cutmix_or_mixup", mixup_alpha=0.8)),
 }
 """Every token has its label; the image alone has its score map, without Mixup; or its class, with Mixup too."""
@@ -101,7 +101,7 @@ TABLE_2 = [
     lvvit_s(
         "tl_t2_mixtoken_plain_labels",
         mixed(LVVIT_S_PLAIN, MIX_TOKEN),
-        "no Mixup, as MixToken is to take the place of CutMix and Mixup together (Table 3)",
+        "no Mixup, which makes MixToken worse where tokens have labels (Table 3)",
     ),
     lvvit_s("tl_t2_cutmix_plain_labels", LVVIT_S_PLAIN, "Mixup beside CutMix, as for all class labels (TL-supp)"),
 ]
@@ -130,7 +130,7 @@ def methods(model: Literal["deit_s", "lvvit_s"]) -> list[Recipe]:
     assert isinstance(plain.model, ViTConfig)
     student = replace(plain.model, distillation_token=True)
     distilled = replace(plain, model=student, objective=DistillConfig(teacher=TEACHER))
-    as_offline = "all but the teacher as without one, which is ours"
+    as_offline = "all but the teacher as without one"
     configs = {
         "online_kd": (distilled, f"with a distillation token; {as_offline}"),
         "online_tl": (online, as_offline),
@@ -179,7 +179,7 @@ TABLE_5 = with_and_without(
         "mixer_l16": "timm/mixer_l16_224",
         "resnest50": "timm/resnest50d",
     },
-    "the hyper-parameters of ViTs, which is ours, as the text names none for these models",
+    "by the default hyper-parameters, as the text names no others for these models",
 )
 
 
