@@ -1,5 +1,6 @@
 """Whole runs with a teacher and repeats: they go on where they were stopped, and keep nothing of the teacher."""
 
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -74,22 +75,38 @@ def test_a_run_with_a_teacher_ends_the_same_however_often_it_was_stopped(
     assert words in (tmp_path / "whole" / REPORT).read_text()
 
 
-@pytest.mark.parametrize("make", [distilled, online])
-def test_a_teacher_of_imagenets_classes_teaches_photos_of_a_few_of_them(data: Path, tmp_path: Path, make) -> None:
-    photos = tmp_path / "photos"
-    shutil.copytree(data / "photos", photos)
-    for folder, name in zip(sorted(photos.iterdir()), ("n01440764", "n02102040"), strict=True):
-        folder.rename(photos / name)
+def of_imagenet(config: TrainConfig, folder: Path, shift: float = 0.0) -> TrainConfig:
+    """The same with a teacher of ImageNet's classes, which knows the photos' two; all of its logits shifted alike."""
+    photos = folder / "photos"
+    shutil.copytree(config.data.root, photos)
+    for classes, name in zip(sorted(photos.iterdir()), ("n01440764", "n02102040"), strict=True):
+        classes.rename(photos / name)
     teacher = TimmClassifier(TimmConfig(name="test_resnet", classes=1000, image_size=SIZE, token_head=False))
-    save_model(teacher, tmp_path / "teacher.safetensors")
-    config = make(data)
-    config = replace(
+    with torch.no_grad():
+        teacher.model.get_classifier().bias += shift
+    save_model(teacher, folder / "teacher.safetensors")
+    return replace(
         config,
         model=replace(config.model, classes=1000),
         data=replace(config.data, root=str(photos), validation=str(photos)),
-        objective=replace(config.objective, teacher=str(tmp_path / "teacher.safetensors")),
+        objective=replace(config.objective, teacher=str(folder / "teacher.safetensors")),
         schedule=replace(config.schedule, epochs=1),
     )
+
+
+@pytest.mark.parametrize("make", [distilled, online])
+def test_a_teacher_of_imagenets_classes_teaches_photos_of_a_few_of_them(data: Path, tmp_path: Path, make) -> None:
+    config = of_imagenet(make(data), tmp_path)
     assert {*open_data(config).train.classes.tolist()} == {0, 217}
     train(config, tmp_path / "run", MACHINE, silent)
     assert len(read_classes(tmp_path / "run" / CLASSES)) == 1000
+
+
+def test_a_teacher_whose_logits_lie_below_zero_is_warned_of(data: Path, tmp_path: Path) -> None:
+    config = of_imagenet(online(data), tmp_path, shift=-9.0)
+    sentence = f"the logits of annotator '{tmp_path / 'teacher.safetensors'}' lie below zero, where zero_fill takes "
+    with pytest.warns(UserWarning, match=f"^{re.escape(sentence)}"):
+        train(config, tmp_path / "run", MACHINE, silent)
+    # Warnings are errors: by the other rule there is none.
+    other = replace(config, objective=replace(config.objective, rule="probabilities"))
+    train(other, tmp_path / "other", MACHINE, silent)

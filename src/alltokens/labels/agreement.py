@@ -1,11 +1,11 @@
-"""How well a store's labels agree with the classes of the data set itself, and with what targets are made by."""
+"""How well labels agree with the classes of the data set itself, and with what targets are made by."""
 
 import warnings
 
 import torch
 
 from alltokens.labels.align import view_targets
-from alltokens.labels.score_map import whole_image
+from alltokens.labels.score_map import ScoreMaps, whole_image
 from alltokens.labels.store import LabelStore
 from alltokens.sources.source import Source
 
@@ -35,28 +35,33 @@ def named_right(store: LabelStore, source: Source) -> float:
 
 
 def warn_below_zero(store: LabelStore) -> None:
-    """Where that is so, in one line."""
-    if sentence := below_zero(store):
+    """Where that is so by some of a store's maps, in one line."""
+    keys = store.keys()
+    warn_of_maps_below_zero(store.read(keys[:: -(-len(keys) // TOGETHER)]), store.plan.annotator, len(store.classes))
+
+
+def warn_of_maps_below_zero(maps: ScoreMaps, annotator: str, classes: int) -> None:
+    """The same of maps that are at hand."""
+    if sentence := below_zero(maps, annotator, classes):
         warnings.warn(sentence, stacklevel=2)
 
 
-def below_zero(store: LabelStore) -> str | None:
-    """A warning where most cells of a store, by some of its maps, would get targets that are turned upside down.
+def below_zero(maps: ScoreMaps, annotator: str, classes: int) -> str | None:
+    """A warning where most cells of an annotator's maps would get targets that are turned upside down.
 
     The softmax that an annotator is trained with ignores a common shift of its logits; a sigmoid drives them below
     zero, which is what `zero_fill` takes unnamed classes for.
     """
-    if store.plan.top_k == len(store.classes):
-        return None  # no class is left to be filled in
-    keys = store.keys()
-    maps = store.read(keys[:: -(-len(keys) // TOGETHER)])
+    if maps.logits.shape[1] == classes:
+        return None  # none is left to be filled in
     height, width = maps.normalizer.shape[1:]
     rows, columns = maps.grids[:, 0, None, None], maps.grids[:, 1, None, None]
-    own = (torch.arange(height)[:, None] < rows) & (torch.arange(width) < columns)
+    down, across = (torch.arange(side, device=rows.device) for side in (height, width))
+    own = (down[:, None] < rows) & (across < columns)
     highest = maps.logits.amax(1)[own]
     if not len(highest) or float((highest > 0).float().mean()) >= 0.5:
         return None
     return (
-        f"the logits of annotator '{store.plan.annotator}' lie below zero, where zero_fill takes named classes for "
+        f"the logits of annotator '{annotator}' lie below zero, where zero_fill takes named classes for "
         "less likely than all others; train with --objective.rule probabilities"
     )

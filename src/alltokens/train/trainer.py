@@ -20,13 +20,13 @@ from alltokens.data.split import hold_out
 from alltokens.errors import require
 from alltokens.evaluate.classification import Answers
 from alltokens.files import whole_folder
-from alltokens.labels.agreement import warn_below_zero
+from alltokens.labels.agreement import warn_below_zero, warn_of_maps_below_zero
 from alltokens.labels.store import LabelStore, the_first
 from alltokens.models.weights import Model, save_model
 from alltokens.objectives.distill import DistillConfig
 from alltokens.objectives.mixing import grid_of
-from alltokens.objectives.teachers import classes_of_teacher
-from alltokens.objectives.token_label import TokenLabelConfig
+from alltokens.objectives.teachers import classes_of_teacher, maps_of_views
+from alltokens.objectives.token_label import TokenLabelConfig, TokenLabeling
 from alltokens.processes import Processes, is_first_process
 from alltokens.progress import Report
 from alltokens.report.refresh import Refreshed
@@ -51,6 +51,9 @@ from alltokens.train.sharding import gathered_model
 from alltokens.train.stopping import Stopped, StopRequest, stop_request
 from alltokens.train.training import Training
 from alltokens.train.usage import usage_of
+
+LOOKED_AT = 16
+"""Images, at most, by which a teacher is judged before it teaches."""
 
 
 @dataclass(frozen=True)
@@ -154,6 +157,7 @@ class Runner:
         steps = self.share.batches(len(data.train.source)) // config.accumulate
         self.training = Training(config, steps, machine, processes)
         self.training.rate()  # raises where the schedule and the optimizer do not go together
+        self.look_at_teacher()
         # Only now, when no more of the config can be refused: the folder keeps to it from here on.
         processes.agree(lambda: begin_run(folder, config, data.classes, data.train.source.keys))
         self.steps = config.schedule.total_epochs * steps
@@ -170,6 +174,20 @@ class Runner:
         self.boards = open_boards(machine.boards, folder, self.training.step) if processes.rank == 0 else []
         self.page = Refreshed(folder / REPORT)
         self.pace = Pace(machine.saving)
+
+    def look_at_teacher(self) -> None:
+        """Warn of a teacher whose answers would be turned upside down, as of a label store."""
+        objective, source = self.training.objective, self.data.train.source
+        if not isinstance(objective, TokenLabeling) or objective.config.rule != "zero_fill" or self.processes.rank:
+            return
+        teacher = objective.teacher
+        if teacher is None:
+            return
+        samples = EvaluationSamples(source, self.data.classes, self.config.evaluation, self.config.model.image_size)
+        batch = samples.batch(range(0, len(source), -(-len(source) // LOOKED_AT)))
+        if len(batch):
+            maps = maps_of_views(teacher, batch.images.to(self.machine.device))
+            warn_of_maps_below_zero(maps, teacher.name, len(teacher.classes))
 
     def restore(self) -> int:
         """Go on from the last checkpoint, if there is one; bytes of the metrics that it knows of."""
