@@ -4,6 +4,8 @@ import multiprocessing
 import os
 import select
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -73,6 +75,25 @@ def test_a_run_that_still_has_its_loader_when_it_ends_does_not_wait_for_workers(
     assert code == 0
 
 
+def main(method: str) -> None:
+    """A program that begins workers in another way, whose group is told to end, and that ends with its loader."""
+    multiprocessing.set_start_method(method)
+    batches = train_batches(samples_of(source_of(8)), Share(batch=2), range(3), workers=2)
+    next(batches)
+    for worker in multiprocessing.active_children():
+        subprocess.run(["kill", "-TERM", str(worker.pid)], check=True)
+    print(len([next(batches) for _ in range(9)]))
+    globals()["kept"] = batches
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["forkserver", "spawn"])
+def test_workers_that_are_not_forked_leave_signals_to_the_run_and_end_with_it(method: str) -> None:
+    program = [sys.executable, "-m", "tests.test_workers", method]
+    done = subprocess.run(program, capture_output=True, text=True, timeout=2 * ENDS_WITHIN)
+    assert (done.stdout, done.returncode) == ("9\n", 0), done.stderr
+
+
 def test_a_worker_stands_back_behind_its_run() -> None:
     def work() -> None:
         begin_worker(0)
@@ -82,3 +103,7 @@ def test_a_worker_stands_back_behind_its_run() -> None:
     worker.start()
     worker.join()
     assert worker.exitcode == min(19, os.nice(0) + 10)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

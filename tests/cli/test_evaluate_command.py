@@ -414,7 +414,7 @@ def test_a_class_name_with_brackets_is_printed_as_it_is(run: Path, data: Path, t
     [
         (["--size", "30"], "image_size must be a multiple of the patch; got 30 x 30 with patch 8"),
         (["--size", "0"], "size must be above 0; got size=0"),
-        (["--crop", "1.5"], "crop must be above 0 and at most 1; got crop=1.5"),
+        (["--crop", "1.5"], "crop must be from 0.001 to 1; got crop=1.5"),
         (["--batch", "0"], "batch must be at least 1; got batch=0"),
         (["--workers", "-1"], "workers must be at least 0; got workers=-1"),
         (["--token-weight", "-1"], "--token-weight must be at least 0; got -1.0"),

@@ -117,7 +117,7 @@ def test_the_output_is_named_after_the_model(source, is_known, name):
         ),
         (
             "mine.safetensors --format hub --crop-ratio 2",
-            "crop_ratio must be above 0 and at most 1; got crop_ratio=2.0",
+            "crop_ratio must be from 0.001 to 1; got crop_ratio=2.0",
         ),
         (
             "mine.safetensors --format onnx --output no/x.onnx",

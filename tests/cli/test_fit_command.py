@@ -180,6 +180,14 @@ def test_a_run_folder_with_other_files_is_refused_before_anything_is_trained(tmp
     assert list(tmp_path.iterdir()) == [data]
 
 
+def test_a_run_folder_that_is_a_file_is_refused_before_anything_is_trained(tmp_path: Path, capsys):
+    data = photo_folder(tmp_path / "data", 8)
+    (tmp_path / "run").write_text("")
+    assert fit(str(data), "--folder", str(tmp_path / "run")) == 2
+    assert capsys.readouterr().err == f"error: '{tmp_path / 'run'}' is a file; give a new or empty folder\n"
+    assert sorted(tmp_path.iterdir()) == [data, tmp_path / "run"]
+
+
 def test_a_folder_that_is_not_there_is_one_sentence(tmp_path: Path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert fit("photos") == 2

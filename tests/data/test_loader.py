@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import threading
+import time
 from collections.abc import Generator, Iterator
 from itertools import chain
 from pathlib import Path
@@ -13,8 +14,10 @@ import numpy as np
 import pytest
 import torch
 
+from alltokens.data import loader
 from alltokens.data.batch import Batch
 from alltokens.data.loader import TURNS, evaluation_batches, fetched_ahead, train_batches
+from alltokens.data.memory import Memory
 from alltokens.data.order import Share, epoch_order
 from alltokens.data.samples import AugmentedBy, EvaluationConfig, EvaluationSamples, TrainSamples
 from alltokens.errors import UserError
@@ -221,7 +224,7 @@ def test_batches_that_are_kept_are_not_written_to_again(samples: TrainSamples, w
 
 def nothing_is_left() -> bool:
     """Neither workers nor the thread; torch's own threads, which feed workers, may still be ending."""
-    threads = [thread.name for thread in threading.enumerate() if thread.name.startswith("ThreadPoolExecutor")]
+    threads = [thread.name for thread in threading.enumerate() if "(fetch)" in thread.name]
     return not threads and not multiprocessing.active_children()
 
 
@@ -247,8 +250,40 @@ def test_a_worker_that_is_killed_ends_what_is_fetched_ahead(samples: TrainSample
             if place == 1:
                 os.kill(multiprocessing.active_children()[0].pid, signal.SIGKILL)
 
-    with pytest.raises(RuntimeError, match=r"^DataLoader worker \(pid.* \d+\) "):
+    with pytest.raises(RuntimeError, match=r"^DataLoader worker (\(pid.* \d+\) |was killed, )"):
         consume()
+    assert nothing_is_left()
+
+
+@pytest.mark.parametrize("ending", ["closed", "interrupted"])
+def test_a_worker_that_is_stuck_does_not_hold_up_the_end(
+    samples: TrainSamples, monkeypatch: pytest.MonkeyPatch, ending: str
+) -> None:
+    def stuck(place: int, memory: Memory) -> Batch:
+        if place > 1:
+            time.sleep(600)
+        return samples.batch(0, epoch_order(17, 0, 0), range(2), memory)
+
+    monkeypatch.setattr(loader, "PATIENCE", 0.2)
+    found = fetched_ahead(loader.batches(stuck, [(place,) for place in range(9)], 1, torch.device("cpu")))
+    next(found)
+    next(found)
+    if ending == "closed":
+        found.close()
+    else:
+        threading.Timer(0.5, signal.pthread_kill, [threading.main_thread().ident, signal.SIGINT]).start()
+        with pytest.raises(KeyboardInterrupt):
+            next(found)
+    # The thread is left to itself, until its worker ends.
+    assert not nothing_is_left()
+    before = signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch's would raise here.
+    for worker in multiprocessing.active_children():
+        worker.kill()
+        worker.join()
+    signal.signal(signal.SIGCHLD, before)
+    for thread in threading.enumerate():
+        if "(fetch)" in thread.name:
+            thread.join(60)
     assert nothing_is_left()
 
 

@@ -369,8 +369,8 @@ def test_evaluation_numbers_classes_as_the_model_does() -> None:
 @pytest.mark.parametrize(
     ("fields", "sentence"),
     [
-        ({"crop": 0.0}, "crop must be above 0 and at most 1; got crop=0.0"),
-        ({"crop": 1.1}, "crop must be above 0 and at most 1; got crop=1.1"),
+        ({"crop": 0.0}, "crop must be from 0.001 to 1; got crop=0.0"),
+        ({"crop": 1.1}, "crop must be from 0.001 to 1; got crop=1.1"),
     ],
 )
 def test_a_field_of_evaluation_out_of_range_is_refused(fields: dict, sentence: str) -> None:

@@ -84,7 +84,7 @@ def test_a_crop_ratio_that_nobody_published_is_asked_for(config):
 
 @pytest.mark.parametrize("ratio", [0.0, -1.0, 1.5])
 def test_a_crop_ratio_is_a_share(ratio):
-    with pytest.raises(UserError, match=rf"^crop_ratio must be above 0 and at most 1; got crop_ratio={ratio}$"):
+    with pytest.raises(UserError, match=rf"^crop_ratio must be from 0.001 to 1; got crop_ratio={ratio}$"):
         record(VisionTransformer(TINY), "mine", ratio)
 
 

@@ -1,5 +1,6 @@
 """A run's weight files say how its model is used, so that no command uses it otherwise."""
 
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import pytest
 import timm
 import torch
+from safetensors import safe_open
 from safetensors.torch import save_file
 
 from alltokens.annotate.annotator import open_annotator
@@ -92,6 +94,23 @@ def test_what_is_exported_of_a_run_says_it_too(run: Path, tmp_path: Path) -> Non
     assert (taken["label_names"], taken["crop_pct"]) == ([*classes_of(run)], 0.75)
 
 
+def test_what_is_exported_is_opened_with_images_of_its_size_and_without_a_classifier_says_so(tmp_path: Path) -> None:
+    path, config = tmp_path / "mine.safetensors", TimmConfig(name="test_resnet", classes=2, image_size=(64, 96))
+    usage = Usage(mean=MEAN, std=STD, crop=0.75, interpolation="bilinear", classes=("cat", "dog"))
+    model = build(config)
+    write_timm(model, record(model, "mine", None, usage), path)
+    assert open_model(path, "timm/test_resnet").config.image_size == (64, 96)
+    trained = open_trained(str(path), None, "timm/test_resnet")
+    assert (trained.image_size, trained.classes) == ((64, 96), ("cat", "dog"))
+
+    with safe_open(path, "pt") as file:
+        said, others = file.metadata(), {key: file.get_tensor(key) for key in file.keys() if not key.startswith("fc.")}  # noqa: SIM118 (not a dict)
+    save_file(others, path, said)
+    sentence = f"'{path}' has no fc.weight, without which it answers at random"
+    with pytest.raises(UserError, match=f"^{re.escape(sentence)}$"):
+        open_trained(str(path), None, "timm/test_resnet")
+
+
 def test_what_is_exported_with_names_that_are_not_those_of_its_classes_is_refused(tmp_path: Path) -> None:
     path, config = tmp_path / "mine.safetensors", TimmConfig(name="test_resnet", classes=3, image_size=SIZE)
     model = build(config)
@@ -104,23 +123,30 @@ def test_what_is_exported_with_names_that_are_not_those_of_its_classes_is_refuse
 @pytest.mark.parametrize(
     ("field", "text", "reason"),
     [
-        ("crop_ratio", "2", "crop must be above 0 and at most 1; got crop=2"),
-        ("mean", "[1, 2]", "mean must be "),
+        ("crop_ratio", "2", "crop must be from 0.001 to 1; got crop=2"),
+        ("crop_ratio", "5e-324", "crop must be from 0.001 to 1; got crop=5e-324"),
+        ("standard_deviation", "[1, 1, 1e-300]", "std must be three numbers from 0.001 to 1000; got std="),
+        ("image_size", "[64, 0]", "image_size must be from 1 to 8,192 pixels a side; got image_size=(64, 0)"),
+        ("image_size", "64", "image_size must be "),
+        ("mean", '"' + "x" * 5_000_000 + '"', "usage.mean must be a list"),
+        ("mean", "[1, 2]", "usage.mean must be a list of 3; got [1, 2]"),
         ("classes", "nonsense", "Expecting value: line 1 column 1"),
         ("classes", "[" * 100_000, "maximum recursion depth"),
-        ("interpolation", "any", "interpolation must be "),
+        ("interpolation", "any", "usage.interpolation must be one of bilinear, bicubic; got 'any'"),
     ],
 )
 def test_a_file_that_says_something_else_of_its_use_is_refused(
     field: str, text: str, reason: str, tmp_path: Path
 ) -> None:
-    about = {"mean": "[0, 0, 0]", "standard_deviation": "[1, 1, 1]", "crop_ratio": "1", "classes": '["cat", "dog"]'}
+    about = {"mean": "[0, 0, 0]", "standard_deviation": "[1, 1, 1]", "crop_ratio": "1", "image_size": "[64, 64]"}
+    about["classes"] = '["cat", "dog"]'
     path = tmp_path / "mine.safetensors"
     save_file({"head.weight": torch.zeros(2, 4)}, path, {**about, "interpolation": "bicubic", field: text})
     with pytest.raises(UserError) as error:
         read_weights(path)
     assert str(error.value).startswith(f"'{path}' does not say as we do how it is used ({reason}")
     assert str(error.value).endswith("); export it again")
+    assert len(str(error.value)) < 500
 
 
 def test_a_run_whose_teacher_knows_as_many_other_classes_is_refused(run: Path, data: Path, tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from alltokens.processes import Processes
 from alltokens.shapes import UInt8
 from alltokens.sources.decode import DECODER, EXIF
 from alltokens.sources.source import Source
-from alltokens.workers import begin_worker
+from alltokens.workers import begin_worker, end_workers_at_exit
 
 FEWEST_IN_A_SHARD, MOST_IN_A_SHARD, USUAL_SHARDS = 256, 8192, 64
 WAITING_FOR_DISK = 2
@@ -124,6 +124,7 @@ def annotate_shards(
     module = job.annotator.module.to(machine.device)
     if machine.device.type == "cuda":
         module = module.to(memory_format=torch.channels_last)
+    end_workers_at_exit()
     loader = DataLoader[Read](
         cast(Dataset[Read], Reader(job.source, job.canvas, batches)),
         batch_size=None,

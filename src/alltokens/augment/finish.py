@@ -1,9 +1,9 @@
 """What is asked of the end of augmentation: images normalised, then rectangles erased; labels do not change."""
 
 from dataclasses import dataclass
-from math import inf, isfinite
 
 from alltokens.errors import require
+from alltokens.models.usage import require_normalization
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,8 +18,5 @@ class FinishConfig:
     """Chance to fill a rectangle of an image with noise."""
 
     def __post_init__(self) -> None:
-        require(all(map(isfinite, self.mean)), f"mean must be three finite numbers; got mean={self.mean}")
-        require(
-            all(0 < value < inf for value in self.std), f"std must be three finite numbers above 0; got std={self.std}"
-        )
+        require_normalization(self.mean, self.std)
         require(0 <= self.erase <= 1, f"erase must be between 0 and 1; got erase={self.erase}")

@@ -19,6 +19,7 @@ from alltokens.evaluate.classification import ClassFigures, by_class
 from alltokens.evaluate.imagenet import name_numbers, real_labels
 from alltokens.evaluate.inference import Evaluation, Trained, evaluate_source
 from alltokens.labels.store import the_first
+from alltokens.models.usage import require_crop
 from alltokens.progress import progress
 from alltokens.sources.source import open_source
 from alltokens.train.run_folder import Which
@@ -70,7 +71,8 @@ class Flags:
 
     def __post_init__(self) -> None:
         require(self.size is None or self.size > 0, f"size must be above 0; got size={self.size}")
-        require(self.crop is None or 0 < self.crop <= 1, f"crop must be above 0 and at most 1; got crop={self.crop}")
+        if self.crop is not None:
+            require_crop(self.crop)
         require(self.batch >= 1, f"batch must be at least 1; got batch={self.batch}")
         require(self.workers >= 0, f"workers must be at least 0; got workers={self.workers}")
 

@@ -1,11 +1,11 @@
 """The batches of epochs, made by worker processes whose number changes nothing."""
 
-from collections import deque
 from collections.abc import Callable, Generator, Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from itertools import islice
+from queue import Empty, Queue
+from threading import Event, Thread
 from typing import Any, cast
 
 import torch
@@ -17,7 +17,7 @@ from alltokens.data.order import Share, epoch_order
 from alltokens.data.parcel import Parcel
 from alltokens.data.samples import EvaluationSamples, TrainSamples
 from alltokens.errors import UserError, require
-from alltokens.workers import begin_worker
+from alltokens.workers import begin_worker, end_workers_at_exit
 
 CPU = torch.device("cpu")
 
@@ -115,33 +115,71 @@ def batches(
 
 def handed_on(loader: DataLoader[Batch | Parcel | UserError], pinned: PinnedMemory | None) -> Generator[Batch]:
     """Batches until there is a mistake, which is raised."""
-    for item in loader:
-        match item:
-            case UserError():
-                raise item
-            case Parcel():
-                # A worker uses its memory again.
-                yield item.copy(pinned).opened()
-            case Batch():
-                yield item.pin_memory() if pinned else item
+    end_workers_at_exit()
+    try:
+        for item in loader:
+            match item:
+                case UserError():
+                    raise item
+                case Parcel():
+                    # A worker uses its memory again.
+                    yield item.copy(pinned).opened()
+                case Batch():
+                    yield item.pin_memory() if pinned else item
+    except (ConnectionError, EOFError) as error:
+        # Now and then it is this, and not torch's own watch, that tells of it.
+        raise RuntimeError("DataLoader worker was killed, perhaps for want of memory; try fewer workers") from error
 
 
 AHEAD = 2
 """Batches that are fetched before they are asked for."""
+PATIENCE = 20.0
+"""Seconds that a batch under way is waited for when no more are wanted; torch takes up to 5 to see that a worker was
+killed, and as many to end the others."""
 
 
 def fetched_ahead(batches: Generator[Batch]) -> Generator[Batch]:
     """The same; a thread copies the next ones to memory of their own."""
-    thread, fetched = ThreadPoolExecutor(max_workers=1), deque[Future[Batch | None]]()
+    # One more is in the thread's hands.
+    fetched, is_closed = Queue[Batch | Exception | None](AHEAD - 1), Event()
+
+    def fetch() -> None:
+        try:
+            for batch in batches:
+                fetched.put(batch)
+                if is_closed.is_set():
+                    return
+            fetched.put(None)
+        except Exception as error:
+            fetched.put(error)
+
+    # A daemon, as Python waits for others at its exit: a worker may be stuck in reading a file.
+    thread = Thread(target=fetch, daemon=True)
     try:
         # The first by this thread: workers are begun with it, and take the one that begins them for their main thread.
         yield from islice(batches, 1)
-        fetched.extend(thread.submit(next, batches, None) for _ in range(AHEAD))
-        while (batch := fetched.popleft().result()) is not None:
-            fetched.append(thread.submit(next, batches, None))
+        thread.start()
+        while (batch := fetched.get()) is not None:
+            if isinstance(batch, Exception):
+                try:
+                    raise batch
+                finally:
+                    del batch  # It would keep this frame, which would keep it, and with it the workers.
             yield batch
     finally:
-        for one in fetched:
-            one.cancel()
-        thread.shutdown()
-        batches.close()
+        is_closed.set()
+        empty(fetched)
+        if thread.ident is not None:
+            thread.join(PATIENCE)
+        if not thread.is_alive():
+            empty(fetched)
+            batches.close()
+
+
+def empty(queue: Queue[Any]) -> None:
+    """Let go of all that is in it, which makes room for who waits to put more in."""
+    try:
+        while True:
+            queue.get_nowait()
+    except Empty:
+        pass

@@ -20,6 +20,7 @@ from alltokens.geometry.resample import scales
 from alltokens.geometry.view import View
 from alltokens.labels.published import Alignment, published_view
 from alltokens.labels.store import LabelStore, require_match, the_first
+from alltokens.models.usage import require_crop
 from alltokens.shapes import Int
 from alltokens.sources.decode import LARGEST, Unreadable, tensor_of
 from alltokens.sources.source import Source
@@ -115,7 +116,7 @@ class EvaluationConfig:
     """How pixels are resampled."""
 
     def __post_init__(self) -> None:
-        require(0 < self.crop <= 1, f"crop must be above 0 and at most 1; got crop={self.crop}")
+        require_crop(self.crop)
 
 
 class EvaluationSamples:

@@ -19,7 +19,7 @@ from alltokens.files import write_atomically
 from alltokens.models.config import ViTConfig
 from alltokens.models.fold import fold
 from alltokens.models.loading import names_of
-from alltokens.models.usage import Usage
+from alltokens.models.usage import Usage, require_crop
 from alltokens.models.vit import VisionTransformer
 from alltokens.models.weights import Model
 from alltokens.models.zoo import INTERPOLATION, MEAN, MODELS, STANDARD_DEVIATION, crop_ratio
@@ -62,8 +62,7 @@ class Record:
     """Names of its classes in the order of its scores, where they are known."""
 
     def __post_init__(self) -> None:
-        if not 0 < self.crop_ratio <= 1:
-            raise UserError(f"crop_ratio must be above 0 and at most 1; got crop_ratio={self.crop_ratio}")
+        require_crop(self.crop_ratio, "crop_ratio")
 
     def as_text(self) -> dict[str, str]:
         """Each value that is known as text, numbers as JSON, for formats that hold nothing else."""

@@ -37,9 +37,11 @@ def open_model(source: str | Path, name: str | None = None) -> Model:
     """A model by name, or from a weight file; `name` says which model a file is of that does not say so itself."""
     if is_name(str(source)):
         return create_model(str(source))
-    if name is not None:
-        return create_model(name, weights=source)
     file = read_weights(source)
+    if name is not None:
+        config = find_config(name)
+        size = file.image_size or config.image_size
+        return load(file, replace(config, image_size=size, classes=stored_classes(file, config)), name)
     if file.config is not None:
         return load(file, file.config, "its own config")
     fits = fitting(file)

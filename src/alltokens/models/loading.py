@@ -139,9 +139,11 @@ def stored_classes(file: WeightFile, config: ModelConfig) -> int:
         return file.config.classes
     heads = ("head",) if isinstance(config, ViTConfig) else classifier_names(config)
     weights = [file.state[f"{head}.weight"] for head in heads if f"{head}.weight" in file.state]
-    count = weights[0].shape[0] if weights and weights[0].ndim else config.classes
-    named = count if file.usage is None else len(file.usage.classes)
-    require(named == count, f"'{file.path}' has {count} classes and names {named}; export it again")
+    named = None if file.usage is None else len(file.usage.classes)
+    if not weights or not weights[0].ndim:
+        return config.classes if named is None else named
+    count = weights[0].shape[0]
+    require(named in (None, count), f"'{file.path}' has {count} classes and names {named}; export it again")
     return count
 
 

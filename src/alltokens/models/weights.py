@@ -29,6 +29,8 @@ CONFIG_KEY = "alltokens_config"
 # Of two sets of weights the averaged ones are better, and are what timm takes.
 WRAPPERS = "state_dict_ema", "model_ema", "ema", "state_dict", "model_state_dict", "model"
 PREFIXES = "module.", "_orig_mod.", "model."
+LONGEST_SIDE = 8192
+"""Of images that a model may be exported for: what a file asks for is built."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,21 @@ class Inside:
 
 
 @dataclass(frozen=True)
+class Exported:
+    """What a file says that was exported to a layout of others'."""
+
+    image_size: tuple[int, int] | None = None
+    usage: Usage | None = None
+
+    def __post_init__(self) -> None:
+        sides = self.image_size or ()
+        require(
+            all(1 <= side <= LONGEST_SIDE for side in sides),
+            f"image_size must be from 1 to {LONGEST_SIDE:,} pixels a side; got image_size={self.image_size}",
+        )
+
+
+@dataclass(frozen=True)
 class WeightFile:
     """Tensors by name, the config where the file is ours, and how the model is used where it says that."""
 
@@ -54,6 +71,8 @@ class WeightFile:
     usage: Usage | None = None
     name: str | None = None
     """The model that it was exported as, where it says so."""
+    image_size: tuple[int, int] | None = None
+    """The size of images that it was exported for, where it says so."""
 
 
 def save_model(model: Model, path: str | Path, usage: Usage | None = None) -> None:
@@ -89,9 +108,8 @@ def read_safetensors(path: Path) -> WeightFile:
     except (SafetensorError, OSError) as error:
         raise damaged(path, error) from error
     if CONFIG_KEY not in metadata:
-        return WeightFile(
-            path, state_dict_in(state, path), None, usage_of_export(metadata, path), metadata.get("model")
-        )
+        said = exported(metadata, path)
+        return WeightFile(path, state_dict_in(state, path), None, said.usage, metadata.get("model"), said.image_size)
     try:
         content = json.loads(metadata[CONFIG_KEY])
     except (ValueError, RecursionError) as error:
@@ -103,18 +121,20 @@ def read_safetensors(path: Path) -> WeightFile:
     return WeightFile(path, state, inside.model, inside.usage)
 
 
-def usage_of_export(metadata: Mapping[str, str], path: Path) -> Usage | None:
-    """How an exported model is used, where its file says that: `export.scores.Record` as text."""
-    if not {"crop_ratio", "interpolation", "mean", "standard_deviation", "classes"} <= metadata.keys():
-        return None
+def exported(metadata: Mapping[str, str], path: Path) -> Exported:
+    """What the file of an exported model says besides, if it is one: `export.scores.Record` as text."""
+    numbers = {"image_size": "image_size", "crop_ratio": "crop", "mean": "mean", "standard_deviation": "std"}
+    if not {*numbers, "interpolation"} <= metadata.keys():
+        return Exported()
     try:
-        mean, std, crop, classes = (
-            json.loads(metadata[key]) for key in ("mean", "standard_deviation", "crop_ratio", "classes")
-        )
-        said = {"mean": mean, "std": std, "crop": crop, "interpolation": metadata["interpolation"], "classes": classes}
-        return from_plain(Usage, said)
+        said = {ours: json.loads(metadata[key]) for key, ours in numbers.items()}
+        size, usage = said.pop("image_size"), None
+        if "classes" in metadata:
+            usage = said | {"interpolation": metadata["interpolation"], "classes": json.loads(metadata["classes"])}
+        return from_plain(Exported, {"image_size": size, "usage": usage})
     except (ValueError, RecursionError, OverflowError) as error:
-        raise UserError(f"'{path}' does not say as we do how it is used ({error}); export it again") from error
+        reason = reason_of(error)
+        raise UserError(f"'{path}' does not say as we do how it is used ({reason}); export it again") from error
 
 
 def read_torch(path: Path) -> Any:
@@ -136,8 +156,12 @@ def read_torch(path: Path) -> Any:
 
 def damaged(path: Path, error: Exception) -> UserError:
     """The sentence for a file that cannot be read."""
-    reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
-    return UserError(f"'{path}' is damaged or no weight file ({reason}); write or download it again")
+    return UserError(f"'{path}' is damaged or no weight file ({reason_of(error)}); write or download it again")
+
+
+def reason_of(error: Exception) -> str:
+    """Its beginning: what stands in a file may be long."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:200]
 
 
 def state_dict_in(content: Any, path: Path) -> dict[str, Tensor]:

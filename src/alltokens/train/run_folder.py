@@ -62,6 +62,7 @@ def require_own_run(folder: Path, config: TrainConfig, classes: Sequence[str], k
 
 def require_run_or_room(folder: Path) -> None:
     """Refuse a folder that is full of something else than a run; it may not be there yet."""
+    require(folder.is_dir() or not folder.exists(), f"'{folder}' is a file; give a new or empty folder")
     if folder.is_dir() and not (folder / CONFIG).exists():
         others = [path for path in folder.iterdir() if path.name not in ABOUT and path.suffix != ".part"]
         require(not others, f"'{folder}' holds other files and no {CONFIG}; give a new or empty folder")
