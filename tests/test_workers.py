@@ -79,7 +79,8 @@ def main(method: str) -> None:
     """A program that begins workers in another way, whose group is told to end, and that ends with its loader."""
     multiprocessing.set_start_method(method)
     batches = train_batches(samples_of(source_of(8)), Share(batch=2), range(3), workers=2)
-    next(batches)
+    for _ in range(2):  # One of each worker, which has begun then.
+        next(batches)
     for worker in multiprocessing.active_children():
         subprocess.run(["kill", "-TERM", str(worker.pid)], check=True)
     print(len([next(batches) for _ in range(9)]))
