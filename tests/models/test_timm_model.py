@@ -317,14 +317,9 @@ def test_impossible_values_are_refused(fields, sentence):
     [
         ("nest_tiny", (224, 448), "Model only handles square inputs; its own size is 3 x 224 x 224"),
         ("mvitv2_tiny", (64, 96), "AssertionError; its own size is 3 x 224 x 224"),
-        (
-            "deepseek_vit_412m_enc",
-            (546, 546),
-            "DeepseekVitEncoder does not support classification use cases",
-        ),
     ],
 )
-def test_a_size_or_model_on_which_timm_fails_is_refused_with_timms_reason(name, size, reason):
+def test_a_size_on_which_timm_fails_is_refused_with_timms_reason(name, size, reason):
     with refused(f"timm model '{name}' failed on a trial image of 3 x {size[0]} x {size[1]}: {reason}"):
         TimmClassifier(replace(timm_config(name), image_size=size))
 

@@ -156,7 +156,7 @@ def test_a_real_tar_archive_is_refused(tmp_path):
         ({"a": torch.zeros(1)}, "does not say which model it is, and fits none known by name; name the model"),
     ],
 )
-@pytest.mark.filterwarnings("ignore:Validating sparse tensor invariants")
+@pytest.mark.filterwarnings("ignore:Validating sparse tensor invariants", "ignore:Sparse invariant checks")
 def test_what_is_no_state_dict_is_refused(content, sentence, path):
     torch.save(content, path)
     refused(path, re.escape(f"'{path}' {sentence}") + "$")

@@ -172,12 +172,13 @@ def test_what_augments_makes_no_difference_beyond_rounding(data: Path, tmp_path:
     config = toy_config(data, augment=augment)
     for where in ("workers", "device"):
         train(config, tmp_path / where, replace(MACHINE, augment=where), silent)
-    one, other = (metrics(tmp_path / where) for where in ("workers", "device"))
-    for mine, theirs in zip(one, other, strict=True):
-        assert mine["train_loss"] == pytest.approx(theirs["train_loss"], rel=0.02)
     # Another seed makes another run of it.
     train(replace(config, seed=1), tmp_path / "seed", MACHINE, silent)
-    assert metrics(tmp_path / "seed")[0]["train_loss"] != pytest.approx(one[0]["train_loss"], rel=0.02)
+    one, other, another = (
+        [report["train_loss"] for report in metrics(tmp_path / name)] for name in ("workers", "device", "seed")
+    )
+    assert one == pytest.approx(other, rel=0.02)
+    assert abs(one[0] - other[0]) < 0.1 * abs(one[0] - another[0])
 
 
 def test_a_finished_run_has_nothing_left_to_do(data: Path, tmp_path: Path):

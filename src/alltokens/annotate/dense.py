@@ -2,13 +2,12 @@
 
 from typing import Any
 
-import timm
 import torch
 from torch import Tensor, nn
 
 from alltokens.errors import UserError
 from alltokens.labels.sparse_loss import wide
-from alltokens.models.timm_model import Layout, TimmClassifier, TimmConfig, layout_of, timm_arguments
+from alltokens.models.timm_model import Layout, TimmClassifier, TimmConfig, layout_of, network_of, timm_arguments
 from alltokens.models.vit import VisionTransformer
 from alltokens.shapes import Float
 
@@ -104,7 +103,7 @@ def require_placeless_head(model: nn.Module, layout: Layout, name: str) -> None:
 def free_stride(config: TimmConfig) -> int | None:
     """Pixels between cells where a network makes a map of any image, also of a rectangle; otherwise None."""
     with torch.device("meta"):
-        model = timm.create_model(config.name, **timm_arguments(config)).eval()
+        model = network_of(config.name, timm_arguments(config)).eval()
     size = config.image_size
     own, larger = grid_at(model, size), grid_at(model, (size[0] + PROBE, size[1] + PROBE))
     if own is None or larger is None or larger[0] <= own[0] or PROBE % (larger[0] - own[0]):

@@ -99,7 +99,7 @@ class TimmClassifier(nn.Module):
         arguments = timm_arguments(config)
         self.layout = find_layout(config, arguments)
         self.grid = self.layout.grid
-        self.model = timm.create_model(config.name, **arguments)
+        self.model = network_of(config.name, arguments)
         self.token_head = nn.Linear(self.layout.width, config.classes) if config.token_head else None
         if self.token_head is not None:
             initialize_own(self.token_head)
@@ -116,10 +116,21 @@ class TimmClassifier(nn.Module):
         return Prediction(model.forward_head(features), token_logits)
 
 
+def network_of(name: str, arguments: dict[str, Any]) -> nn.Module:
+    """timm's model, on the meta device too; RegNets up to timm 1.0.29 reckon with tensors when they are built."""
+    try:
+        return timm.create_model(name, **arguments)
+    except RuntimeError:
+        if not torch.empty(0).is_meta:
+            raise
+        with torch.device("cpu"), torch.random.fork_rng(devices=[]):
+            return timm.create_model(name, **arguments).to("meta")
+
+
 def timm_arguments(config: TimmConfig) -> dict[str, Any]:
     """What timm is told of a config; the image size only where the model's class takes one (CNNs do not)."""
     with torch.device("meta"):
-        kind = type(timm.create_model(config.name))
+        kind = type(network_of(config.name, {}))
     arguments: dict[str, Any] = {"num_classes": config.classes, "in_chans": config.channels}
     height, width = config.image_size
     if takes(kind, "img_size"):
@@ -152,7 +163,7 @@ def find_layout(config: TimmConfig, arguments: dict[str, Any]) -> Layout:
     size, own = by((config.channels, *config.image_size)), by(published(config.name).input_size)
     try:
         with torch.device("meta"):
-            model: Any = timm.create_model(config.name, **arguments).eval()
+            model: Any = network_of(config.name, arguments).eval()
             images = torch.empty(1, config.channels, *config.image_size)
         features = model.forward_features(images)
         logits = model.forward_head(features)
