@@ -80,7 +80,7 @@ class Recipe:
         return accuracies().get(self.name) or next(iter(self.rows()), None)
 
     def rows(self) -> list[Printed]:
-        """The places that it is of besides that of its accuracy."""
+        """The tables and figures that it is of, but for the one that prints its accuracy."""
         return [printed for printed in lines_about(ROW) if printed.is_of(self.name)]
 
     def remarks(self, field: str) -> list[str]:
